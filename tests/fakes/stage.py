@@ -122,6 +122,12 @@ class Stage:
         self.workers[worker] = self.pool.workers[worker] = PlayedWorker(worker)
         self.assignment.worker_ready(self.workers[worker])
 
+    def die_and_revive(self, worker: int = 0, how: str = "SIGKILL") -> bool:
+        """Its successor is there at once; see `die`."""
+        opened = self.die(worker, how)
+        self.revive(worker)
+        return opened
+
 
 def consumed(stage: Stage) -> dict[int, int]:
     return {tp.partition: position.offset for tp, position in stage.assignment.table.consumed().items()}

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import selectors
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from unittest import mock
 
 from kunicorn.ipc import clock
 from tests.fakes.memory_streams import MemoryNetwork
 
 T = TypeVar("T")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+P = ParamSpec("P")
 
 _THREAD_PAUSE = 0.002
 _LOOK = 1e-6
@@ -118,3 +123,38 @@ def in_virtual_time(story: Callable[[], Coroutine[Any, Any, T]], *, sockets: boo
             mock.patch.object(clock, "now_ns", side_effect=lambda: int(now() * clock.NANOSECONDS)),
         ):
             return runner.run(story())
+
+
+def virtual_time(*, sockets: bool = True) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
+    """A plain test of a coroutine that is run `in_virtual_time`."""
+
+    def decorate(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+        @wraps(test)
+        def plain(*args: P.args, **kwargs: P.kwargs) -> None:
+            in_virtual_time(lambda: test(*args, **kwargs), sockets=sockets)
+
+        return plain
+
+    return decorate
+
+
+class Teller(Protocol[S_co]):
+    """Makes a plain test of a coroutine whose first parameter is a scene; of the others pytest knows."""
+
+    def __call__(self, test: Callable[Concatenate[S_co, P], Coroutine[Any, Any, None]], /) -> Callable[P, None]: ...
+
+
+def with_scene(play: Callable[[Callable[[S], Coroutine[Any, Any, None]], Mapping[str, Any]], None]) -> Teller[S]:
+    """`play` makes the scene, for a test with these arguments, and runs the coroutine with it."""
+
+    def decorate(test: Callable[Concatenate[S, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+        @wraps(test)
+        def plain(*args: P.args, **kwargs: P.kwargs) -> None:
+            play(lambda scene: test(scene, *args, **kwargs), kwargs)
+
+        signature = inspect.signature(test)
+        own = [*signature.parameters.values()][1:]
+        plain.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        return plain
+
+    return decorate

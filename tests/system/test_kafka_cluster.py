@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from tests.kafka import Broker, KafkaCluster
 from tests.kafka.artifacts import KafkaUnavailable
@@ -18,20 +18,6 @@ from tests.system.procfs import info, running
 from tests.waiting import wait_until
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-
-
-def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None:
-    kafka.create_topic(topic, partitions=3)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    producer.produce(topic, b"value", key=b"key")
-    assert producer.flush(60) == 0
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    message = wait_until(lambda: consumer.poll(0.5), "the record")
-    consumer.commit(asynchronous=False)
-    consumer.close()
-    assert (message.key(), message.value()) == (b"key", b"value")
-    assert topic in kafka.tool(GROUPS, "--bootstrap-server", kafka.bootstrap, "--describe", "--group", topic)
 
 
 def test_a_missing_topic_is_not_created_by_asking_for_it(kafka: KafkaCluster, topic: str) -> None:
@@ -42,19 +28,6 @@ def test_a_missing_topic_is_not_created_by_asking_for_it(kafka: KafkaCluster, to
 def test_a_tool_that_fails_says_what_it_printed(kafka: KafkaCluster) -> None:
     with pytest.raises(RuntimeError, match="no-such-option"):
         kafka.tool(GROUPS, "--no-such-option")
-
-
-@pytest.mark.long
-def test_three_brokers_go_on_without_a_killed_one_and_take_it_back(kafka_factory: Callable[..., KafkaCluster]) -> None:
-    kafka = kafka_factory(brokers=3)
-    kafka.create_topic("t", partitions=6)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    kafka.broker(2).kill()
-    for number in range(60):
-        producer.produce("t", str(number))
-    assert producer.flush(60) == 0
-    kafka.broker(2).start()
-    kafka.wait_until_ready()
 
 
 @pytest.mark.long

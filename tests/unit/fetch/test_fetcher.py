@@ -36,7 +36,7 @@ from tests.fakes import fetched
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, Slowly, cluster_of
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, blank_response, nested
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import in_virtual_time, virtual_time
 from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of, running
 
 PATIENCE = 60.0
@@ -191,100 +191,88 @@ async def test_a_partition_without_a_leader_is_told_once_that_lasts(caplog: pyte
     assert "the metadata names no leader of orders-0; asked again" in told
 
 
-def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
+@virtual_time()
+async def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
     """And an answer takes as long as the line needs for it."""
 
-    async def story() -> None:
-        async def late(asked: Asked) -> Slowly:
-            await asyncio.sleep(15.0)
-            return Slowly(answer(asked, {0: range(100)}), most=500, pause=7.0)
+    async def late(asked: Asked) -> Slowly:
+        await asyncio.sleep(15.0)
+        return Slowly(answer(asked, {0: range(100)}), most=500, pause=7.0)
 
-        async with FakeBroker(1, OLD) as broker:
-            broker.lead([broker], {"orders": {0: (1, 3)}})
-            broker.script[Api.FETCH] = late
-            async with fetching(broker, limits=LIMITS._replace(max_wait_ms=15_000)) as queue:
-                assert await offsets_out_of(queue, upto=100, patience=600.0) == list(range(100))
-
-    in_virtual_time(story)
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3)}})
+        broker.script[Api.FETCH] = late
+        async with fetching(broker, limits=LIMITS._replace(max_wait_ms=15_000)) as queue:
+            assert await offsets_out_of(queue, upto=100, patience=600.0) == list(range(100))
 
 
-def test_partitions_that_wait_a_moment_go_on_while_a_broker_is_slow_with_metadata() -> None:
+@virtual_time()
+async def test_partitions_that_wait_a_moment_go_on_while_a_broker_is_slow_with_metadata() -> None:
     """As in the middle of a failover, where one is frozen and another elected a moment ago."""
+    asked_at: list[float] = []
 
-    async def story() -> None:
-        asked_at: list[float] = []
+    def moving(asked: Asked) -> Any:
+        asked_at.append(asyncio.get_running_loop().time())
+        if len(asked_at) > 1:
+            return Silence
+        broker.script[Api.METADATA] = lambda _: Silence
+        errors = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE)
+        return framed(asked, [fetched.partition(BY_NAME, at, error_code=error) for at, error in enumerate(errors)])
 
-        def moving(asked: Asked) -> Any:
-            asked_at.append(asyncio.get_running_loop().time())
-            if len(asked_at) > 1:
-                return Silence
-            broker.script[Api.METADATA] = lambda _: Silence
-            errors = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE)
-            return framed(asked, [fetched.partition(BY_NAME, at, error_code=error) for at, error in enumerate(errors)])
-
-        async with FakeBroker(1, OLD) as broker:
-            broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
-            broker.script[Api.FETCH] = moving
-            async with fetching(broker, partitions=2):
-                await until(lambda: len(asked_at) > 1, PATIENCE)
-        assert asked_at[1] - asked_at[0] < 1.0
-
-    in_virtual_time(story)
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
+        broker.script[Api.FETCH] = moving
+        async with fetching(broker, partitions=2):
+            await until(lambda: len(asked_at) > 1, PATIENCE)
+    assert asked_at[1] - asked_at[0] < 1.0
 
 
-def test_a_broker_that_is_away_is_tried_once_for_all_its_partitions() -> None:
+@virtual_time()
+async def test_a_broker_that_is_away_is_tried_once_for_all_its_partitions() -> None:
     """Each with a wait of its own had a hundred of them try it eighty times a second, and the metadata as often."""
-
-    async def story() -> None:
-        async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as away:
-            away.script[Api.API_VERSIONS] = lambda _: HangUp
-            one.lead([one, away], {"orders": dict.fromkeys(range(100), (2, 3))})
-            async with fetching(one, partitions=100):
-                await asyncio.sleep(10.0)
-                assert 8 <= away.connections <= 20
-                assert one.apis().count(Api.METADATA) <= 40
-                away.script[Api.API_VERSIONS] = away.api_versions
-                back_at = asyncio.get_running_loop().time()
-                await until(lambda: Api.FETCH in away.apis(), PATIENCE)
-                assert asyncio.get_running_loop().time() - back_at < 2.0
-
-    in_virtual_time(story)
+    async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as away:
+        away.script[Api.API_VERSIONS] = lambda _: HangUp
+        one.lead([one, away], {"orders": dict.fromkeys(range(100), (2, 3))})
+        async with fetching(one, partitions=100):
+            await asyncio.sleep(10.0)
+            assert 8 <= away.connections <= 20
+            assert one.apis().count(Api.METADATA) <= 40
+            away.script[Api.API_VERSIONS] = away.api_versions
+            back_at = asyncio.get_running_loop().time()
+            await until(lambda: Api.FETCH in away.apis(), PATIENCE)
+            assert asyncio.get_running_loop().time() - back_at < 2.0
 
 
-def test_a_cluster_that_is_away_is_looked_for_once_a_second_however_many_partitions_there_are() -> None:
-    async def story() -> None:
-        async with FakeBroker(1, OLD) as broker:
-            broker.lead([broker], {"orders": dict.fromkeys(range(100), (1, 3))})
-            broker.script[Api.FETCH] = lambda asked: answer(asked, {})
-            async with fetching(broker, partitions=100):
-                await broker.wait_for(Api.FETCH)
-                broker.script[Api.API_VERSIONS] = lambda _: HangUp
-                broker.hang_up()
-                before = broker.connections
-                await asyncio.sleep(10.0)
-                # A sweep tries the broker, and the same one by its bootstrap address.
-                assert broker.connections - before <= 60
-
-    in_virtual_time(story)
+@virtual_time()
+async def test_a_cluster_that_is_away_is_looked_for_once_a_second_however_many_partitions_there_are() -> None:
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": dict.fromkeys(range(100), (1, 3))})
+        broker.script[Api.FETCH] = lambda asked: answer(asked, {})
+        async with fetching(broker, partitions=100):
+            await broker.wait_for(Api.FETCH)
+            broker.script[Api.API_VERSIONS] = lambda _: HangUp
+            broker.hang_up()
+            before = broker.connections
+            await asyncio.sleep(10.0)
+            # A sweep tries the broker, and the same one by its bootstrap address.
+            assert broker.connections - before <= 60
 
 
-def test_what_comes_in_a_quotas_pause_is_asked_for_at_its_end() -> None:
-    async def story() -> None:
-        asked_for: list[set[int]] = []
+@virtual_time()
+async def test_what_comes_in_a_quotas_pause_is_asked_for_at_its_end() -> None:
+    asked_for: list[set[int]] = []
 
-        def over_quota(asked: Asked) -> Any:
-            asked_for.append(set(offsets_of(asked)))
-            late = [fetched.partition(BY_NAME, 1, error_code=ErrorCode.OFFSET_NOT_AVAILABLE)]
-            return framed(asked, late if len(asked_for) == 1 else (), throttle_time=timedelta(seconds=5))
+    def over_quota(asked: Asked) -> Any:
+        asked_for.append(set(offsets_of(asked)))
+        late = [fetched.partition(BY_NAME, 1, error_code=ErrorCode.OFFSET_NOT_AVAILABLE)]
+        return framed(asked, late if len(asked_for) == 1 else (), throttle_time=timedelta(seconds=5))
 
-        async with FakeBroker(1, OLD) as broker:
-            broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
-            broker.script[Api.FETCH] = over_quota
-            async with fetching(broker, partitions=2):
-                await until(lambda: len(asked_for) > 1, PATIENCE)
-        assert asked_for == [{0, 1}, {0, 1}]
-
-    in_virtual_time(story)
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
+        broker.script[Api.FETCH] = over_quota
+        async with fetching(broker, partitions=2):
+            await until(lambda: len(asked_for) > 1, PATIENCE)
+    assert asked_for == [{0, 1}, {0, 1}]
 
 
 def test_what_is_told_again_and_again_takes_no_turn_of_another_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -304,62 +292,54 @@ def test_what_is_told_again_and_again_takes_no_turn_of_another_warning(caplog: p
     ]
 
 
-def test_a_broker_that_names_the_leader_which_leads_no_more_is_not_the_one_that_is_asked_for_a_minute() -> None:
+@virtual_time()
+async def test_a_broker_that_names_the_leader_which_leads_no_more_is_not_the_one_that_is_asked_for_a_minute() -> None:
     """It has lost the controller, and answers with the leaders of before for as long as that lasts."""
-
-    async def story() -> None:
-        async with FakeBroker(1, OLD) as before, FakeBroker(2, OLD) as stale, FakeBroker(3, OLD) as leader:
-            every = [before, stale, leader]
-            for broker in (before, stale):
-                broker.lead(every, {"orders": {0: (1, 3)}})
-            leader.lead(every, {"orders": {0: (3, 4)}})
-            before.script[Api.FETCH] = lambda asked: answer(asked, {}, denied=0)
-            async with fetching(before):
-                await until(lambda: Api.METADATA in stale.apis(), PATIENCE)
-                began = asyncio.get_running_loop().time()
-                await until(lambda: Api.FETCH in leader.apis(), PATIENCE * 2)
-                assert asyncio.get_running_loop().time() - began < 10.0
-
-    in_virtual_time(story)
+    async with FakeBroker(1, OLD) as before, FakeBroker(2, OLD) as stale, FakeBroker(3, OLD) as leader:
+        every = [before, stale, leader]
+        for broker in (before, stale):
+            broker.lead(every, {"orders": {0: (1, 3)}})
+        leader.lead(every, {"orders": {0: (3, 4)}})
+        before.script[Api.FETCH] = lambda asked: answer(asked, {}, denied=0)
+        async with fetching(before):
+            await until(lambda: Api.METADATA in stale.apis(), PATIENCE)
+            began = asyncio.get_running_loop().time()
+            await until(lambda: Api.FETCH in leader.apis(), PATIENCE * 2)
+            assert asyncio.get_running_loop().time() - began < 10.0
 
 
-def test_a_broker_that_has_lost_the_controller_does_not_decide_alone_that_a_topic_was_made_anew() -> None:
+@virtual_time()
+async def test_a_broker_that_has_lost_the_controller_does_not_decide_alone_that_a_topic_was_made_anew() -> None:
     """It names the topic of before for as long as that lasts; the partition was handed out under the id of the new
     one."""
-
-    async def story() -> None:
-        topic, before = uuid4(), uuid4()
-        table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1 << 20)
-        table.place(TopicPartition("orders", 0), 1, 0, -1, topic_id=topic.bytes)
-        decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
-        async with FakeBroker(1, OLD) as leader, FakeBroker(2, OLD) as stale:
-            every = [stale, leader]
-            stale.lead(every, {"orders": {0: (2, 3)}}, {"orders": before})
-            leader.lead(every, {"orders": {0: (1, 0)}}, {"orders": topic})
-            async with running(Fetcher(lambda: cluster_of(stale), table, decoder, LIMITS, queue)):
-                await until(lambda: queue.head(0) is not None or Api.FETCH in leader.apis(), PATIENCE)
-        assert queue.head(0) is None, "no fault"
-
-    in_virtual_time(story)
+    topic, before = uuid4(), uuid4()
+    table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1 << 20)
+    table.place(TopicPartition("orders", 0), 1, 0, -1, topic_id=topic.bytes)
+    decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
+    async with FakeBroker(1, OLD) as leader, FakeBroker(2, OLD) as stale:
+        every = [stale, leader]
+        stale.lead(every, {"orders": {0: (2, 3)}}, {"orders": before})
+        leader.lead(every, {"orders": {0: (1, 0)}}, {"orders": topic})
+        async with running(Fetcher(lambda: cluster_of(stale), table, decoder, LIMITS, queue)):
+            await until(lambda: queue.head(0) is not None or Api.FETCH in leader.apis(), PATIENCE)
+    assert queue.head(0) is None, "no fault"
 
 
-def test_nor_does_such_a_broker_when_the_leader_that_was_fetched_from_has_died() -> None:
-    async def story() -> None:
-        topic, before = uuid4(), uuid4()
-        async with FakeBroker(1, OLD) as leader, FakeBroker(3, OLD) as elected, FakeBroker(2, OLD) as stale:
-            every = [leader, elected, stale]
-            leader.lead(every, {"orders": {0: (1, 3)}}, {"orders": topic})
-            elected.lead(every, {"orders": {0: (3, 4)}}, {"orders": topic})
-            stale.lead(every, {"orders": {0: (1, 3)}}, {"orders": before})
-            leader.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10)})
-            elected.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10, 20)})
-            async with fetching(leader) as queue:
-                await leader.wait_for(Api.FETCH)
-                leader.script[Api.API_VERSIONS] = leader.script[Api.FETCH] = lambda _: HangUp
-                leader.hang_up()
-                assert await offsets_out_of(queue, 20) == [*range(20)]
-
-    in_virtual_time(story)
+@virtual_time()
+async def test_nor_does_such_a_broker_when_the_leader_that_was_fetched_from_has_died() -> None:
+    topic, before = uuid4(), uuid4()
+    async with FakeBroker(1, OLD) as leader, FakeBroker(3, OLD) as elected, FakeBroker(2, OLD) as stale:
+        every = [leader, elected, stale]
+        leader.lead(every, {"orders": {0: (1, 3)}}, {"orders": topic})
+        elected.lead(every, {"orders": {0: (3, 4)}}, {"orders": topic})
+        stale.lead(every, {"orders": {0: (1, 3)}}, {"orders": before})
+        leader.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10)})
+        elected.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10, 20)})
+        async with fetching(leader) as queue:
+            await leader.wait_for(Api.FETCH)
+            leader.script[Api.API_VERSIONS] = leader.script[Api.FETCH] = lambda _: HangUp
+            leader.hang_up()
+            assert await offsets_out_of(queue, 20) == [*range(20)]
 
 
 async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_broker_offers() -> None:

@@ -98,35 +98,6 @@ def test_markers_move_the_position_without_a_row() -> None:
     assert (news.rows, news.next_offset) == (0, 12)
 
 
-@pytest.mark.scenario("testFetchedRecordsAfterSeek")
-def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None:
-    table = fetching(A, B)
-    table.sent(1)
-    assert {place.tp for place in table.known(1).placed} == {A, B}
-    table.meet(1, 7, [], 0.0)
-    table.sent(1)
-    table.place(A, 200, 3, -1)
-    known = table.known(1)
-    assert (list(known.forgotten), known.placed) == ([(ID, A)], [])
-    table.meet(1, 7, [], 0.0)
-    assert asked(table, 1) == {A: 3}
-    assert [place.number for place in table.known(1).placed] == [200]
-
-
-def test_a_late_answer_of_the_broker_that_was_asked_before_is_kept_from_the_decoder() -> None:
-    table = fetching(A, B)
-    table.sent(1)
-    table.learn(led(2, 1, epoch=4), 0.0)
-    table.sent(2)
-    assert [place.tp for place in table.known(2).placed] == [A]
-    table.meet(2, 8, [Said(next_offset=13, rows=3)], 0.0)
-    assert asked(table, 2) == {A: 13}
-    assert list(table.known(1).forgotten) == [(ID, A)]
-    assert table.meet(1, 7, [], 0.0) == []
-    (place,) = table.known(2).placed
-    assert (place.tp, place.offset) == (A, 13)
-
-
 def test_what_a_late_answer_has_the_decoder_forget_is_not_told_with_an_answer_to_a_request_before() -> None:
     table = fetching(A, B)
     table.learn(led(1, 2, epoch=4), 0.0)
@@ -137,19 +108,6 @@ def test_what_a_late_answer_has_the_decoder_forget_is_not_told_with_an_answer_to
     assert [place.tp for place in table.known(2).placed] == [B]
     table.sent(2)
     assert [place.tp for place in table.known(2).placed] == [A]
-
-
-def test_what_is_asked_for_while_the_rest_of_an_answer_waits_for_room_is_not_told_before_the_next_one() -> None:
-    table = fetching(A, B)
-    table.sent(1)
-    table.known(1)
-    table.meet(1, 7, [Said(next_offset=11, rows=1)], 0.0)
-    table.place(A, 200, 3, -1)
-    known = table.known(1)
-    assert (list(known.forgotten), known.placed) == ([(ID, A)], [])
-    assert table.meet_more(1, [], 0.0) == []
-    assert asked(table, 1)[A] == 3
-    assert [place.number for place in table.known(1).placed] == [200]
 
 
 def test_what_an_earlier_placing_waited_for_does_nothing_to_a_later_one() -> None:
@@ -341,18 +299,6 @@ def test_a_replica_that_has_not_the_offset_and_names_a_newer_leader_ends_nothing
     answer(table, 1, Said(preferred_replica=4))
     assert answer(table, 4, Said(error=ErrorCode.OFFSET_OUT_OF_RANGE, leader_id=2, leader_epoch=4)) == []
     assert table.sent(2).asks[A] == (ID, 10, 4, 2, 1000)
-
-
-def test_what_a_replica_was_asked_before_it_led_says_nothing_of_the_leaders_log() -> None:
-    table = fetching(A)
-    answer(table, 1, Said(preferred_replica=4))
-    table.sent(4)
-    table.known(4)
-    table.learn(led(4, epoch=4), 0.0)
-    known = table.known(4)
-    assert (list(known.forgotten), known.placed) == ([(ID, A)], []), "it is kept from the decoder"
-    table.meet(4, 7, [], 0.0)
-    assert table.sent(4).asks[A] == (ID, 10, 4, 2, 1000)
 
 
 def test_a_replica_without_a_record_of_the_epoch_is_asked_without_it_until_there_is_another_leader() -> None:

@@ -381,6 +381,7 @@ class Story:
         raise AssertionError(f"of each partition so many records were handed out, of so many: {counts}")
 
 
+@pytest.mark.scenario("testFetchedRecordsAfterSeek")
 def test_whatever_comes_late_each_record_is_handed_out_once_and_in_order(decoder_class: type[Decoder]) -> None:
     for seed in range(STORIES):
         story = Story(seed, decoder_class)

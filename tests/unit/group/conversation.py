@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from kunicorn.group import events as ev
@@ -44,6 +44,16 @@ class _Conversation:
         self.beat: Any = None
         """The heartbeat that is out."""
 
+    @classmethod
+    def settled(cls, *numbers: int, **given: Any) -> Self:
+        """With a member that is stable and has these partitions. `given`: what it is made with."""
+        talk = cls(**given)
+        talk.settle(*numbers)
+        return talk
+
+    def settle(self, *numbers: int) -> None:
+        raise NotImplementedError
+
     def tell(self, event: ev.Event, after: float = 0.0) -> list[ev.Command]:
         self.now += after
         self.ordered = self.receive(event)
@@ -79,6 +89,16 @@ class _Conversation:
         """The coordinator is found."""
         self.order(ev.FindCoordinator)
         self.tell(ev.CoordinatorFound())
+
+    def find_anew(self) -> None:
+        """The coordinator was forgotten; it is found when it is looked up next."""
+        self.tick()
+        self.look_up()
+
+    def leave(self) -> ev.Revoke:
+        """The service stops."""
+        self.tell(ev.LeaveWanted("SIGTERM"))
+        return self.order(ev.Revoke)
 
 
 class ClassicConversation(_Conversation):
@@ -119,6 +139,11 @@ class ClassicConversation(_Conversation):
         """Answer the heartbeat that is out, or the next one."""
         beat, self.beat = self.next_beat(), None
         return self.tell(ev.HeartbeatAnswered(beat, error, commit_pending))
+
+    def rejoin(self) -> ev.SendJoin:
+        """It hears of a rebalance, and owns nothing that it would have to let go of before it joins."""
+        self.heartbeat(REBALANCING)
+        return self.order(ev.SendJoin)
 
     def certain_until(self, last: float, error: int = 0) -> float:
         """Until when membership is certain once heartbeats were answered so up to that time."""

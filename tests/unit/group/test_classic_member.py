@@ -52,8 +52,7 @@ def test_whoever_has_no_generation_yet_sends_no_heartbeat_beside_its_join() -> N
 
 
 def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(REBALANCING)
     talk.order(ev.SendJoin)
     for _ in range(400):
@@ -64,10 +63,8 @@ def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
 
 
 def test_a_generation_that_is_over_while_its_successor_is_joined_is_no_loss() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    join = talk.order(ev.SendJoin)
+    talk = ClassicConversation.settled(0)
+    join = talk.rejoin()
     talk.heartbeat(ILLEGAL_GENERATION)
     assert not {"Lose", "SendJoin"} & set(talk.kinds()), "the answer to JoinGroup is on its way"
     talk.sync(talk.join(join, generation=2), tps(0))
@@ -107,8 +104,7 @@ def test_a_plan_for_a_generation_that_is_over_is_dropped() -> None:
 
 
 def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them_as_owned() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1)
+    talk = ClassicConversation.settled(0, 1)
     talk.heartbeat(REBALANCING)
     assert talk.order(ev.SendJoin).owned == tps(0, 1)
     assert "Revoke" not in talk.kinds()
@@ -116,8 +112,7 @@ def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them
 
 @pytest.mark.scenario("0118 commit_rebalance")
 def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None:
-    talk = ClassicConversation(cooperative=False)
-    talk.settle(0, 1)
+    talk = ClassicConversation.settled(0, 1, cooperative=False)
     talk.heartbeat(REBALANCING)
     revoke = talk.order(ev.Revoke)
     assert revoke.partitions == tps(0, 1)
@@ -127,8 +122,7 @@ def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None
 
 
 def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_plan_gave_it() -> None:
-    talk = ClassicConversation(cooperative=False)
-    talk.settle(0, 1)
+    talk = ClassicConversation.settled(0, 1, cooperative=False)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Released(talk.order(ev.Revoke)))
     join = talk.order(ev.SendJoin)
@@ -141,8 +135,7 @@ def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_pla
 
 @pytest.mark.scenario("testHeartbeatRebalanceInProgressResponseDuringRebalancing")
 def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_disturb_it() -> None:
-    talk = ClassicConversation(cooperative=False)
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, cooperative=False)
     talk.heartbeat(REBALANCING)
     revoke = talk.order(ev.Revoke)
     talk.heartbeat(REBALANCING)
@@ -154,10 +147,8 @@ def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_dist
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb")
 def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejoins() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1, 2)
-    talk.heartbeat(REBALANCING)
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk = ClassicConversation.settled(0, 1, 2)
+    talk.sync(talk.join(talk.rejoin(), generation=2), tps(0))
     revoke = talk.order(ev.Revoke)
     assert revoke.partitions == tps(1, 2)
     assert talk.member.owned == frozenset(tps(0, 1, 2)), "still owned until the drain is over"
@@ -166,10 +157,8 @@ def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejo
 
 
 def test_a_partition_that_still_drains_stays_owned_while_the_others_are_handed_over() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1, 2)
-    talk.heartbeat(REBALANCING)
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk = ClassicConversation.settled(0, 1, 2)
+    talk.sync(talk.join(talk.rejoin(), generation=2), tps(0))
     talk.tell(ev.Released(talk.order(ev.Revoke), held=frozenset(tps(2))))
     join = talk.order(ev.SendJoin)
     assert join.owned == tps(0, 2)
@@ -181,24 +170,20 @@ def test_a_partition_that_still_drains_stays_owned_while_the_others_are_handed_o
 
 
 def test_a_partition_that_still_drains_is_taken_up_again_where_the_next_plan_gives_it_back() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1, 2)
-    talk.heartbeat(REBALANCING)
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk = ClassicConversation.settled(0, 1, 2)
+    talk.sync(talk.join(talk.rejoin(), generation=2), tps(0))
     talk.tell(ev.Released(talk.order(ev.Revoke), held=frozenset(tps(2))))
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=3), tps(0, 2))
     assert talk.order(ev.Assign).partitions == tps(2)
     assert talk.member.owned == frozenset(tps(0, 2))
     talk.heartbeat()
-    talk.heartbeat(REBALANCING)
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=4), tps(0, 2))
+    talk.sync(talk.join(talk.rejoin(), generation=4), tps(0, 2))
     assert talk.order(ev.Assign).partitions == (), "told once"
 
 
 @pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
 def test_nothing_is_committed_between_join_and_sync() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     assert talk.may_commit()
     talk.heartbeat(REBALANCING)
     assert not talk.may_commit()
@@ -244,8 +229,7 @@ def test_a_group_in_which_another_rebalance_follows_each_joins_at_once_every_tim
 
 
 def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_again() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(NOT_AVAILABLE, commit_pending=True)
     assert "ForgetCoordinator" not in talk.kinds()
 
@@ -267,8 +251,7 @@ def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None
 
 
 def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_survived() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(999)
     assert talk.member.state is State.STABLE
     fresh = ClassicConversation()
@@ -280,8 +263,7 @@ def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_surviv
 def test_heartbeats_refused_by_an_error_from_the_future_end_in_a_join_when_membership_is_not_certain_any_more(
     cooperative: bool,
 ) -> None:
-    talk = ClassicConversation(cooperative=cooperative)
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, cooperative=cooperative)
     talk.heartbeat()
     certain_until = talk.order(ev.ExtendLease).until
     while talk.now < certain_until:
@@ -293,8 +275,7 @@ def test_heartbeats_refused_by_an_error_from_the_future_end_in_a_join_when_membe
 
 
 def test_a_coordinator_that_still_loads_its_groups_is_waited_for_beyond_the_session() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     for _ in range(200):
         talk.heartbeat(LOADING)
     assert talk.member.lease_until is not None
@@ -306,8 +287,7 @@ def test_a_coordinator_that_still_loads_its_groups_is_waited_for_beyond_the_sess
 
 @pytest.mark.scenario("HeartbeatTest")
 def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat()
     talk.heartbeat()
     talk.tick()
@@ -317,8 +297,7 @@ def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() ->
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_that_was_announced() -> None:
-    talk = ClassicConversation(cooperative=False)
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, cooperative=False)
     talk.heartbeat()
     undisturbed = talk.now
     until = talk.certain_until(undisturbed + 290, REBALANCING)  # a drain that takes that long
@@ -327,15 +306,13 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_tha
 
 def test_where_sessions_are_longer_membership_is_certain_for_the_rebalance_timeout() -> None:
     """A rebalance that begins behind a heartbeat, and that nothing tells us of, ends without us after so long."""
-    talk = ClassicConversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.heartbeat()
     assert talk.order(ev.ExtendLease).until == pytest.approx(talk.now + 20, abs=1)
 
 
 def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_sessions_are_longer() -> None:
-    talk = ClassicConversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.heartbeat()
     promised = talk.order(ev.ExtendLease).until
     undisturbed = promised - 20
@@ -344,8 +321,7 @@ def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_session
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignment_is_not_fetched() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(REBALANCING)
     joined_at = talk.now
     talk.join(talk.order(ev.SendJoin), generation=2)
@@ -355,24 +331,20 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignme
 
 
 def test_whoever_joins_twice_is_waited_for_with_its_assignment_since_the_join_whose_answer_was_lost() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(REBALANCING)
     first, first_at = talk.order(ev.SendJoin), talk.now
     talk.tell(ev.Unanswered(first, "closed"), after=3)
-    talk.tick()
-    talk.look_up()
+    talk.find_anew()
     talk.join(talk.order(ev.SendJoin), generation=2)
     assert talk.certain_until(first_at + 290) == first_at + 300, "the generation may have begun with the first join"
 
 
 def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_was_lost() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"), after=200)
-    talk.tell(ev.Tick(), after=1)
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
     talk.heartbeat(REBALANCING)
     joined_at = talk.now
@@ -382,12 +354,10 @@ def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_wa
 
 def _with_a_join_whose_answer_was_lost(instance_id: str | None = None) -> ClassicConversation:
     """A member that asks again in a moment. The coordinator it finds is still loading."""
-    talk = ClassicConversation(instance_id=instance_id)
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, instance_id=instance_id)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"))
-    talk.tick()
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     talk.tell(ev.Joined(talk.order(ev.SendJoin), JoinAnswer(LOADING)))
     assert (talk.member.state, talk.kinds()) == (State.UNJOINED, ["SendHeartbeat"])
     return talk
@@ -409,20 +379,16 @@ def test_a_static_member_that_asks_again_loses_all_once_its_place_is_not_certain
 
 
 def test_a_group_that_went_on_before_we_asked_to_join_has_given_away_what_we_owned() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(NOT_COORDINATOR)
-    talk.tick()
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     talk.heartbeat(ILLEGAL_GENERATION)
     assert talk.order(ev.Lose).partitions == tps(0)
 
 
 def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_never_came() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    sync = talk.join(talk.order(ev.SendJoin), generation=2)
+    talk = ClassicConversation.settled(0)
+    sync = talk.join(talk.rejoin(), generation=2)
     talk.heartbeat(REBALANCING)
     talk.heartbeat(REBALANCING)
     talk.tick()
@@ -433,10 +399,8 @@ def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_nev
 
 def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_to_come() -> None:
     """librdkafka's mock cluster announces one to whoever waits for the plan: two members joined in turns for ever."""
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    sync = talk.join(talk.order(ev.SendJoin), generation=2)
+    talk = ClassicConversation.settled(0)
+    sync = talk.join(talk.rejoin(), generation=2)
     talk.heartbeat(REBALANCING)
     assert talk.order(ev.ExtendLease)
     talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now))
@@ -445,8 +409,7 @@ def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_t
 
 @pytest.mark.scenario("HeartbeatTest")
 def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat()
     talk.heartbeat()
     assert talk.member.deadline() - talk.now == pytest.approx(0.5)
@@ -464,8 +427,7 @@ def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
     "test_coordinator_metadata_change_by_broker",
 )
 def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of_a_rebalance() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.tell(ev.TopicsChanged("orders: 1 to 2 partitions"))
     join = talk.order(ev.SendJoin)
     assert "orders" in join.reason
@@ -478,10 +440,8 @@ def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of
 
 @pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_leaving_drains_and_commits_before_leave_group() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    talk = ClassicConversation.settled(0, 1)
+    revoke = talk.leave()
     assert revoke.partitions == tps(0, 1)
     assert talk.may_commit()
     talk.tell(ev.Released(revoke))
@@ -492,21 +452,16 @@ def test_leaving_drains_and_commits_before_leave_group() -> None:
 
 @pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_a_static_member_goes_without_leave_group() -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
+    talk.tell(ev.Released(talk.leave()))
     assert talk.member.state is State.LEFT
     assert "SendLeave" not in talk.kinds()
 
 
 def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_committed_only_there() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1)
-    talk.heartbeat(REBALANCING)
-    join = talk.order(ev.SendJoin)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    talk = ClassicConversation.settled(0, 1)
+    join = talk.rejoin()
+    revoke = talk.leave()
     assert talk.tell(ev.CommitRefused(1, "me", ILLEGAL_GENERATION)) == [], "JoinGroup's answer is on its way"
     sync = talk.join(join, generation=2)
     assert not talk.may_commit()
@@ -518,10 +473,8 @@ def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_
 
 
 def test_a_leaving_leader_makes_the_plan_that_the_others_wait_for() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    join = talk.order(ev.SendJoin)
+    talk = ClassicConversation.settled(0)
+    join = talk.rejoin()
     talk.tell(ev.LeaveWanted("SIGTERM"))
     talk.tell(ev.Joined(join, JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
     talk.tell(ev.Planned(talk.order(ev.MakePlan), {"me": tps(0)}))
@@ -534,13 +487,10 @@ def test_a_leaving_leader_makes_the_plan_that_the_others_wait_for() -> None:
 def test_a_leave_outlives_a_coordinator_that_is_lost_in_the_middle_of_a_rebalance(
     asked: str, error: int | None
 ) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    join = talk.order(ev.SendJoin)
+    talk = ClassicConversation.settled(0)
+    join = talk.rejoin()
     sync = talk.join(join, generation=2) if asked == "sync" else None
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    revoke = talk.leave()
     if error is None:
         talk.tell(ev.Unanswered(sync or join, "closed"))
     elif sync is not None:
@@ -558,25 +508,21 @@ def test_a_leave_outlives_a_coordinator_that_is_lost_in_the_middle_of_a_rebalanc
 def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
     talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="pending")))
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk.tell(ev.Released(talk.leave()))
     assert talk.order(ev.SendLeave).member_id == "pending"
 
 
 def test_a_member_told_to_leave_before_it_could_join_is_gone_and_does_not_join() -> None:
     talk = ClassicConversation()
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    revoke = talk.leave()
     assert "SendJoin" not in {type(c).__name__ for c in talk.tell(ev.JoinWanted())}
     talk.tell(ev.Released(revoke))
     assert talk.member.state is State.LEFT
 
 
 def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    talk = ClassicConversation.settled(0)
+    revoke = talk.leave()
     talk.heartbeat(UNKNOWN_MEMBER)
     assert talk.member.state is State.LEFT
     assert talk.order(ev.Lose).partitions == tps(0)
@@ -585,21 +531,18 @@ def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
 def test_a_commit_that_meets_a_rebalance_has_a_heartbeat_find_out_at_once_and_keeps_the_generation() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat()
     talk.heartbeat()
     talk.tell(ev.CommitRefused(1, "me", REBALANCING))
     assert talk.kinds() == ["SendHeartbeat"]
-    talk.heartbeat(REBALANCING)
-    join = talk.order(ev.SendJoin)
+    join = talk.rejoin()
     assert (join.generation, join.owned) == (1, tps(0))
 
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
 def test_a_commit_that_met_a_rebalance_which_is_over_costs_no_other() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat()
     talk.heartbeat()
     talk.tell(ev.CommitRefused(1, "me", REBALANCING))
@@ -609,11 +552,9 @@ def test_a_commit_that_met_a_rebalance_which_is_over_costs_no_other() -> None:
 
 
 def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1)
+    talk = ClassicConversation.settled(0, 1)
     count = talk.member.history.count
-    talk.heartbeat(REBALANCING)
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.sync(talk.join(talk.rejoin(), generation=2), tps(0))
     talk.tell(ev.Released(talk.order(ev.Revoke)))
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=3), tps(0))
     assert talk.member.history.count == count + 1

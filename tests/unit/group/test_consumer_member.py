@@ -69,15 +69,13 @@ def test_a_member_that_is_in_no_epoch_yet_joins_until_it_is() -> None:
 
 @pytest.mark.scenario("testValidateConsumerGroupHeartbeatRequest*")
 def test_a_steady_heartbeat_says_nothing_but_who_we_are() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     beat = talk.next_beat()
     assert (beat.epoch, beat.full, beat.owned) == (2, False, None)
 
 
 def test_partitions_that_are_taken_away_are_drained_before_the_coordinator_hears_of_it() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1, 2)
+    talk = ConsumerConversation.settled(0, 1, 2)
     talk.answer(owned(0), epoch=3)
     revoke = talk.order(ev.Revoke)
     assert revoke.partitions == tps(1, 2)
@@ -92,8 +90,7 @@ def test_partitions_that_are_taken_away_are_drained_before_the_coordinator_hears
 
 
 def test_a_heartbeat_that_was_sent_before_the_drain_ended_does_not_count_as_the_acknowledgement() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     talk.answer(owned(0), epoch=3)
     revoke = talk.order(ev.Revoke)
     talk.next_beat()
@@ -105,8 +102,7 @@ def test_a_heartbeat_that_was_sent_before_the_drain_ended_does_not_count_as_the_
 
 
 def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1, 2)
+    talk = ConsumerConversation.settled(0, 1, 2)
     talk.answer(owned(0), epoch=3)
     revoke = talk.order(ev.Revoke)
     talk.answer(owned(5), epoch=4)
@@ -118,8 +114,7 @@ def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() ->
 
 def test_a_join_that_is_refused_as_fenced_is_sent_again_after_waits_that_grow() -> None:
     for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
-        talk = ConsumerConversation()
-        talk.settle(0)
+        talk = ConsumerConversation.settled(0)
         talk.answer(error=error)
         assert talk.order(ev.SendConsumerHeartbeat).epoch == 0
         began = talk.now
@@ -133,8 +128,7 @@ def test_a_join_that_is_refused_as_fenced_is_sent_again_after_waits_that_grow() 
 
 @pytest.mark.scenario("testDelayedReconciliationResultDiscarded*")
 def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     talk.answer(owned(0), epoch=3)
     revoke = talk.order(ev.Revoke)
     talk.answer(error=FENCED_EPOCH)
@@ -149,13 +143,11 @@ def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None
     "DuplicatePartitionAssignmentNoRewind",
 )
 def test_after_a_lost_answer_the_next_heartbeat_says_everything_and_nothing_is_given_up() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     beat, talk.beat = talk.next_beat(), None
     talk.tell(ev.Unanswered(beat, "timed out"))
     talk.order(ev.ForgetCoordinator)
-    talk.tell(ev.Tick(), after=1)
-    talk.look_up()
+    talk.find_anew()
     again = talk.order(ev.SendConsumerHeartbeat)
     assert (again.epoch, again.full, again.owned) == (2, True, owned(0))
     talk.answer(owned(0))
@@ -170,16 +162,14 @@ def test_a_lost_acknowledgement_is_repeated() -> None:
     beat, talk.beat = talk.beat, None
     assert beat is not None
     talk.tell(ev.Unanswered(beat, "timed out"))
-    talk.tell(ev.Tick(), after=1)
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     assert talk.next_beat().owned == owned(0)
     talk.answer(owned(0))
     assert talk.member.state is State.STABLE
 
 
 def test_error_15_beside_a_commit_means_the_same_node_again() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(error=NOT_AVAILABLE, commit_pending=True)
     assert "ForgetCoordinator" not in talk.kinds()
 
@@ -201,8 +191,7 @@ def test_a_topic_without_a_name_is_asked_for_until_it_has_one_while_the_rest_goe
 
 
 def test_a_topic_created_anew_under_the_same_name_is_let_go_of_before_it_is_taken_up() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(owned(0, topic_id=ORDERS_ANEW), epoch=3)
     revoke = talk.order(ev.Revoke)
     assert "Assign" not in talk.kinds()
@@ -211,8 +200,7 @@ def test_a_topic_created_anew_under_the_same_name_is_let_go_of_before_it_is_take
 
 
 def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     sent = talk.next_beat().sent_at
     talk.now += 3
     talk.answer()
@@ -232,8 +220,7 @@ def drained_for(talk: ConsumerConversation, seconds: float) -> float:
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_of_what_is_to_be_let_go_of() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     found_nothing_to_take = talk.next_beat().sent_at
     talk.answer()
     talk.answer(owned(0), epoch=3)
@@ -241,23 +228,20 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_of_what_is_to_be_l
 
 
 def test_a_revocation_learnt_late_counts_from_the_last_heartbeat_that_found_nothing_to_take() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     found_nothing_to_take = talk.next_beat().sent_at
     talk.answer()
     for _ in range(30):  # the coordinator has them, and counts from the first; we hear nothing of it
         beat, talk.beat = talk.next_beat(), None
         talk.tell(ev.Unanswered(beat, "timed out"), after=3)
-        talk.tick()
-        talk.tell(ev.CoordinatorFound())
+        talk.find_anew()
     talk.answer(owned(0), epoch=3)
     assert talk.now > found_nothing_to_take + 90
     assert drained_for(talk, 200) == found_nothing_to_take + REBALANCE
 
 
 def test_what_was_let_go_of_in_time_lets_membership_be_certain_again() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     talk.answer()
     talk.answer(owned(0), epoch=3)
     drain = talk.order(ev.Revoke)
@@ -333,8 +317,7 @@ def test_behind_another_coordinator_a_killed_member_holds_the_slot_for_a_whole_s
         talk.answer(error=NOT_COORDINATOR)
     else:
         talk.tell(ev.Unanswered(talk.next_beat(), "timed out"))
-    talk.tell(ev.Tick(), after=1)
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     moved = talk.now
     while talk.now < moved + SESSION + 1:
         talk.answer(error=UNRELEASED)
@@ -349,8 +332,7 @@ def test_a_broker_without_the_protocol_turns_a_member_that_never_joined_into_a_c
 
 
 def test_a_member_that_has_joined_does_not_fall_back() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(error=UNSUPPORTED_VERSION)
     talk.order(ev.Fail)
 
@@ -360,10 +342,8 @@ def test_a_member_that_has_joined_does_not_fall_back() -> None:
 def test_leaving_drains_everything_first_and_a_static_member_keeps_its_slot(
     instance_id: str | None, epoch: int
 ) -> None:
-    talk = ConsumerConversation(instance_id=instance_id)
-    talk.settle(0, 1)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    talk = ConsumerConversation.settled(0, 1, instance_id=instance_id)
+    revoke = talk.leave()
     assert revoke.partitions == tps(0, 1)
     talk.answer()
     assert talk.next_beat().epoch == 2, "heartbeats go on during the drain"
@@ -377,22 +357,19 @@ def test_leaving_drains_everything_first_and_a_static_member_keeps_its_slot(
 def test_a_member_that_leaves_before_its_first_answer_leaves_all_the_same() -> None:
     talk = ConsumerConversation()
     talk.find()
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk.tell(ev.Released(talk.leave()))
     assert talk.order(ev.SendConsumerHeartbeat).epoch == -1
 
 
 def test_a_member_that_never_asked_is_gone_at_once() -> None:
     talk = ConsumerConversation()
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk.tell(ev.Released(talk.leave()))
     assert talk.member.state is State.LEFT
 
 
 @pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
 def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer()
     talk.tell(ev.CommitRefused(2, "me", STALE_EPOCH))
     talk.order(ev.SendConsumerHeartbeat)
@@ -404,8 +381,7 @@ def test_a_static_member_that_may_hold_its_slot_itself_lets_go_of_it_before_it_j
     talk = ConsumerConversation(instance_id="pod-0")
     if why == "unanswered":
         talk.tell(ev.Unanswered(talk.find(), "timed out"))
-        talk.tell(ev.Tick(), after=1)
-        talk.tell(ev.CoordinatorFound())
+        talk.find_anew()
     else:
         talk.settle(0)
         talk.answer(error=FENCED_EPOCH)
@@ -423,8 +399,7 @@ def test_a_static_member_that_may_hold_its_slot_itself_lets_go_of_it_before_it_j
 def test_a_static_slot_that_turns_out_to_be_anothers_is_waited_for(error: int) -> None:
     talk = ConsumerConversation(instance_id="pod-0")
     talk.tell(ev.Unanswered(talk.find(), "timed out"))
-    talk.tell(ev.Tick(), after=1)
-    talk.tell(ev.CoordinatorFound())
+    talk.find_anew()
     talk.answer(error=UNRELEASED)
     assert talk.order(ev.SendConsumerHeartbeat).epoch == -2
     talk.answer(error=error)
@@ -437,8 +412,7 @@ def test_a_static_slot_that_turns_out_to_be_anothers_is_waited_for(error: int) -
 def test_a_member_told_to_leave_before_a_broker_turned_the_protocol_down_does_not_join_with_the_other() -> None:
     talk = ConsumerConversation()
     beat = talk.find()
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
+    revoke = talk.leave()
     talk.tell(ev.ConsumerHeartbeatAnswered(beat, ConsumerHeartbeatAnswer(UNSUPPORTED_VERSION), False))
     assert talk.kinds() == []
     talk.tell(ev.Released(revoke))
@@ -448,8 +422,7 @@ def test_a_member_told_to_leave_before_a_broker_turned_the_protocol_down_does_no
 
 
 def test_a_member_whose_group_was_deleted_joins_again_and_a_newcomer_is_refused() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(error=69)
     assert talk.order(ev.Lose).partitions == tps(0)
     assert talk.next_beat().epoch == 0
@@ -458,8 +431,7 @@ def test_a_member_whose_group_was_deleted_joins_again_and_a_newcomer_is_refused(
 
 
 def test_a_member_that_may_not_see_its_topics_for_a_while_stays_one() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     for _ in range(3):
         talk.answer(error=29)
         assert not {"Lose", "Fail"} & set(talk.kinds())

@@ -40,6 +40,15 @@ async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
         yield broker
 
 
+@pytest.fixture
+async def cluster(one: FakeBroker, two: FakeBroker) -> AsyncIterator[Cluster]:
+    """It has asked `one`, and knows both."""
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    yield cluster
+    await cluster.close()
+
+
 async def who_answers(cluster: Cluster) -> int:
     """The port of the broker that a question for anybody goes to."""
 
@@ -173,14 +182,11 @@ async def test_when_all_brokers_have_moved_the_bootstrap_servers_lead_back(one: 
         await cluster.close()
 
 
-async def test_metadata_never_creates_topics(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_metadata_never_creates_topics(one: FakeBroker, two: FakeBroker, cluster: Cluster) -> None:
     await cluster.refresh(None)
     requests = [asked.message for broker in (one, two) for asked in broker.asked if asked.api == Api.METADATA]
     assert [request.allow_auto_topic_creation for request in requests] == [False, False]
     assert sorted(request.topics is None for request in requests) == [False, True]
-    await cluster.close()
 
 
 async def test_a_broker_that_refuses_metadata_is_passed_over(one: FakeBroker, two: FakeBroker) -> None:
@@ -214,20 +220,15 @@ async def test_a_broker_that_is_starting_and_names_no_brokers_is_passed_over(one
     await cluster.close()
 
 
-async def test_the_connected_idle_node_is_asked_before_others_are_connected(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_the_connected_idle_node_is_asked_before_others_are_connected(cluster: Cluster) -> None:
     first = await who_answers(cluster)
     assert [await who_answers(cluster) for _ in range(3)] == [first] * 3
-    await cluster.close()
 
 
 async def test_nodes_take_turns_and_one_that_is_doubted_has_a_short_one(
-    one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    one: FakeBroker, two: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has lost the controller would tell the leaders and the coordinator of before for as long as it lasts."""
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
     first = await who_answers(cluster)
     (second,) = {one.port, two.port} - {first}
     cluster.doubt()
@@ -238,18 +239,14 @@ async def test_nodes_take_turns_and_one_that_is_doubted_has_a_short_one(
     monkeypatch.setattr(cluster_module, "_TURN", 0.0)
     assert [await who_answers(cluster) for _ in range(3)] == [first, second, first]
     await until(lambda: len(one.open) + len(two.open) == 2)
-    await cluster.close()
 
 
 async def test_another_node_is_asked_next_where_one_is_not_to_be_believed_alone(
-    one: FakeBroker, two: FakeBroker
+    one: FakeBroker, two: FakeBroker, cluster: Cluster
 ) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
     first = await who_answers(cluster)
     cluster.ask_another()
     assert {await who_answers(cluster) for _ in range(3)} == {one.port, two.port} - {first}
-    await cluster.close()
 
 
 async def test_the_only_node_that_is_well_is_asked_however_long_it_has_answered(
@@ -263,9 +260,9 @@ async def test_the_only_node_that_is_well_is_asked_however_long_it_has_answered(
     await cluster.close()
 
 
-async def test_a_node_that_failed_is_avoided_while_another_is_well(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_that_failed_is_avoided_while_another_is_well(
+    one: FakeBroker, two: FakeBroker, cluster: Cluster
+) -> None:
     brokers = {one.port: one, two.port: two}
     sick = brokers.pop(await who_answers(cluster))
     well = next(iter(brokers.values()))
@@ -274,24 +271,22 @@ async def test_a_node_that_failed_is_avoided_while_another_is_well(one: FakeBrok
     tries = len(sick.apis())
     assert [await who_answers(cluster) for _ in range(3)] == [well.port] * 3
     assert len(sick.apis()) == tries
-    await cluster.close()
 
 
-async def test_a_node_that_refuses_is_avoided_although_its_connection_is_well(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_that_refuses_is_avoided_although_its_connection_is_well(
+    one: FakeBroker, two: FakeBroker, cluster: Cluster
+) -> None:
     favourite = {one.port: one, two.port: two}[await who_answers(cluster)]
     favourite.script[Api.METADATA] = lambda asked: blank_response(Api.METADATA, asked.version, error_code=129)
     await cluster.refresh(["t"])
     tries = len(favourite.apis())
     await cluster.refresh(["t"])
     assert len(favourite.apis()) == tries
-    await cluster.close()
 
 
-async def test_a_node_that_failed_on_another_connection_is_avoided_too(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_that_failed_on_another_connection_is_avoided_too(
+    one: FakeBroker, two: FakeBroker, cluster: Cluster
+) -> None:
     brokers = {one.port: one, two.port: two}
     sick = brokers.pop(await who_answers(cluster))
     sick.script[Api.HEARTBEAT] = lambda _: Silence
@@ -300,7 +295,6 @@ async def test_a_node_that_failed_on_another_connection_is_avoided_too(one: Fake
         await control.request(Api.HEARTBEAT, {"group_id": "g", "generation_id": 1, "member_id": "m"}, 0.05)
     cluster.disconnect(sick.node_id, "control")
     assert await who_answers(cluster) in brokers
-    await cluster.close()
 
 
 async def test_a_node_that_refused_our_login_is_tried_again_although_nobody_asks_it(
@@ -356,26 +350,18 @@ async def test_a_refusal_is_told_although_a_hundred_others_were_told_before_it(
 # -- connections ---------------------------------------------------------------------------------------------
 
 
-async def test_concurrent_callers_share_one_connection(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_concurrent_callers_share_one_connection(two: FakeBroker, cluster: Cluster) -> None:
     before = two.connections
     connections = await asyncio.gather(*(cluster.connection(2, "control") for _ in range(5)))
     assert len(set(connections)) == 1
     assert two.connections == before + 1
-    await cluster.close()
 
 
-async def test_every_purpose_has_a_connection_of_its_own(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_every_purpose_has_a_connection_of_its_own(cluster: Cluster) -> None:
     assert await cluster.connection(2, "control") is not await cluster.connection(2, "offsets")
-    await cluster.close()
 
 
-async def test_a_closed_connection_is_replaced_and_versions_negotiated_anew(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_closed_connection_is_replaced_and_versions_negotiated_anew(two: FakeBroker, cluster: Cluster) -> None:
     old = await cluster.connection(2, "control")
     assert old.version(Api.JOIN_GROUP) == 9
     two.versions[Api.JOIN_GROUP] = (0, 6)
@@ -383,12 +369,9 @@ async def test_a_closed_connection_is_replaced_and_versions_negotiated_anew(one:
     await old.wait_closed()
     new = await cluster.connection(2, "control")
     assert new.version(Api.JOIN_GROUP) == 6
-    await cluster.close()
 
 
-async def test_a_node_at_a_new_address_is_connected_there(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_at_a_new_address_is_connected_there(cluster: Cluster) -> None:
     await cluster.connection(2, "control")
     async with FakeBroker(2) as moved:
         cluster.learn(Broker(2, "127.0.0.1", moved.port))
@@ -397,20 +380,15 @@ async def test_a_node_at_a_new_address_is_connected_there(one: FakeBroker, two: 
 
 
 @pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("x" * 64, 9092), ("127.0.0.1", 70000), ("127.0.0.1", -1)])
-async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: FakeBroker, host: str, port: int) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_that_advertises_nonsense_is_lost(cluster: Cluster, host: str, port: int) -> None:
     cluster.learn(Broker(2, host, port))
     with pytest.raises(ConnectionLost, match="cannot connect to"):
         await cluster.connection(2, "control")
-    await cluster.close()
 
 
 async def test_a_broker_that_seems_to_lack_an_api_is_asked_anew_what_it_offers(
-    one: FakeBroker, two: FakeBroker
+    two: FakeBroker, cluster: Cluster
 ) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
     two.versions[Api.HEARTBEAT] = (9, 9)
     old = await cluster.connection(2, "control")
     with pytest.raises(UnsupportedByBroker):
@@ -418,21 +396,17 @@ async def test_a_broker_that_seems_to_lack_an_api_is_asked_anew_what_it_offers(
     two.versions[Api.HEARTBEAT] = (0, 4)
     assert (await cluster.connection(2, "control")).version(Api.HEARTBEAT) == 4
     assert old.closed
-    await cluster.close()
 
 
 async def test_a_node_that_has_left_the_cluster_is_forgotten_with_its_connections(
-    one: FakeBroker, two: FakeBroker
+    one: FakeBroker, cluster: Cluster
 ) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
     left = await cluster.connection(2, "control")
     one.lead([one], {"t": {0: (1, 1)}})
     await cluster.refresh(["t"])
     assert left.closed
     with pytest.raises(ConnectionLost, match="node 2 is not in the cluster's metadata"):
         await cluster.connection(2, "control")
-    await cluster.close()
 
 
 async def test_the_coordinator_is_kept_where_a_broker_does_not_know_its_node(one: FakeBroker, two: FakeBroker) -> None:
@@ -446,21 +420,15 @@ async def test_the_coordinator_is_kept_where_a_broker_does_not_know_its_node(one
 
 
 @pytest.mark.scenario("0151 purge_brokers")
-async def test_a_node_that_nobody_has_heard_of_is_lost(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_node_that_nobody_has_heard_of_is_lost(cluster: Cluster) -> None:
     with pytest.raises(ConnectionLost, match="node 99 is not in the cluster's metadata"):
         await cluster.connection(99, "control")
-    await cluster.close()
 
 
-async def test_connecting_ends_with_the_callers_time_out(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_connecting_ends_with_the_callers_time_out(two: FakeBroker, cluster: Cluster) -> None:
     two.script[Api.API_VERSIONS] = lambda _: Silence
     with pytest.raises(RequestTimedOut, match=rf"{two.address} .*did not answer as a broker does within 0\.05 s"):
         await cluster.connection(2, "control", timeout=0.05)
-    await cluster.close()
 
 
 def holding_back(broker: FakeBroker) -> tuple[asyncio.Event, asyncio.Event]:
@@ -477,10 +445,8 @@ def holding_back(broker: FakeBroker) -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def test_one_caller_giving_up_does_not_take_the_connection_from_the_others(
-    one: FakeBroker, two: FakeBroker
+    two: FakeBroker, cluster: Cluster
 ) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
     asked, release = holding_back(two)
     impatient = asyncio.create_task(cluster.connection(2, "control"))
     await asked.wait()
@@ -488,12 +454,11 @@ async def test_one_caller_giving_up_does_not_take_the_connection_from_the_others
     impatient.cancel()
     release.set()
     assert not (await patient).closed
-    await cluster.close()
 
 
-async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_after_close_nothing_is_open_and_nothing_opens(
+    one: FakeBroker, two: FakeBroker, cluster: Cluster
+) -> None:
     connection = await cluster.connection(2, "control")
     await cluster.close()
     assert connection.closed
@@ -505,9 +470,7 @@ async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, tw
     assert (one.connections, two.connections) == before
 
 
-async def test_a_connection_that_opens_during_close_is_closed_as_well(one: FakeBroker, two: FakeBroker) -> None:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
+async def test_a_connection_that_opens_during_close_is_closed_as_well(two: FakeBroker, cluster: Cluster) -> None:
     asked, release = holding_back(two)
     opening = asyncio.create_task(cluster.connection(2, "control"))
     await asked.wait()

@@ -20,7 +20,7 @@ from kunicorn.kafka.errors import ConnectionLost, ProtocolError, RequestTimedOut
 from kunicorn.kafka.versions import RESPONSES, Api
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, Slowly, connect
 from tests.fakes.messages import blank_response, nested, response_frame
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import virtual_time
 
 HINT = "at the first request; if it always does, check security_protocol"
 
@@ -288,19 +288,17 @@ async def test_waiting_for_the_quota_counts_as_waiting_and_breaks_nothing(
     assert len(broker.apis()) == 1
 
 
-def test_a_quota_of_weeks_is_taken_for_a_mistake_and_a_minute_waited() -> None:
-    async def story() -> None:
-        async with FakeBroker(1) as broker:
-            connection = await connect(broker)
-            weeks = timedelta(days=24)
-            broker.script[Api.HEARTBEAT] = lambda _: blank_response(Api.HEARTBEAT, 4, throttle_time=weeks)
-            await beat(connection)
-            broker.script[Api.HEARTBEAT] = echo
-            await beat(connection, timeout=70.0)
-            connection.close()
-            await connection.wait_closed()
-
-    in_virtual_time(story)
+@virtual_time()
+async def test_a_quota_of_weeks_is_taken_for_a_mistake_and_a_minute_waited() -> None:
+    async with FakeBroker(1) as broker:
+        connection = await connect(broker)
+        weeks = timedelta(days=24)
+        broker.script[Api.HEARTBEAT] = lambda _: blank_response(Api.HEARTBEAT, 4, throttle_time=weeks)
+        await beat(connection)
+        broker.script[Api.HEARTBEAT] = echo
+        await beat(connection, timeout=70.0)
+        connection.close()
+        await connection.wait_closed()
 
 
 # -- large answers over slow lines ----------------------------------------------------------------------------
@@ -315,36 +313,30 @@ def exchange(connection: Connection, silence: float) -> Awaitable[memoryview]:
     return connection.exchange(Api.HEARTBEAT, frame, silence)
 
 
-def test_an_answer_that_goes_on_arriving_is_waited_for_and_one_that_stands_still_is_given_up() -> None:
-    async def story() -> None:
-        async with FakeBroker(1) as broker:
-            connection, now = await connect(broker), asyncio.get_running_loop().time
-            body = bytes(range(100))
-            broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0)
-            began = now()
-            assert bytes(await exchange(connection, silence=10.0)) == body
-            assert now() - began > 60
-            broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0, is_cut=True)
-            with pytest.raises(
-                RequestTimedOut, match=f"{broker.address} did not answer Heartbeat: nothing came for 10 s"
-            ):
-                await exchange(connection, silence=10.0)
-            assert connection.closed
-
-    in_virtual_time(story)
+@virtual_time()
+async def test_an_answer_that_goes_on_arriving_is_waited_for_and_one_that_stands_still_is_given_up() -> None:
+    async with FakeBroker(1) as broker:
+        connection, now = await connect(broker), asyncio.get_running_loop().time
+        body = bytes(range(100))
+        broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0)
+        began = now()
+        assert bytes(await exchange(connection, silence=10.0)) == body
+        assert now() - began > 60
+        broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0, is_cut=True)
+        with pytest.raises(RequestTimedOut, match=f"{broker.address} did not answer Heartbeat: nothing came for 10 s"):
+            await exchange(connection, silence=10.0)
+        assert connection.closed
 
 
-def test_what_a_quota_holds_back_is_not_given_up_by_whoever_minds_silence_alone() -> None:
-    async def story() -> None:
-        async with FakeBroker(1) as broker:
-            connection = await connect(broker)
-            broker.script[Api.HEARTBEAT] = echo
-            connection.mute(30.0)
-            assert await exchange(connection, silence=10.0)
-            connection.close()
-            await connection.wait_closed()
-
-    in_virtual_time(story)
+@virtual_time()
+async def test_what_a_quota_holds_back_is_not_given_up_by_whoever_minds_silence_alone() -> None:
+    async with FakeBroker(1) as broker:
+        connection = await connect(broker)
+        broker.script[Api.HEARTBEAT] = echo
+        connection.mute(30.0)
+        assert await exchange(connection, silence=10.0)
+        connection.close()
+        await connection.wait_closed()
 
 
 # -- endings -------------------------------------------------------------------------------------------------

@@ -66,12 +66,15 @@ class Task:
             for each in ranges
         ]
 
-    def run(self, *fetched: list[Message]) -> dict[int, list[tuple[int, int, int, str]]]:
-        """Offset, end, records and status of each row, by partition."""
+    def handle(self, fetched: Iterator[Any]) -> None:
         try:
-            self.task.handle(self.parts, iter(fetched))
+            self.task.handle(self.parts, fetched)
         finally:
             self.calls.close()
+
+    def run(self, *fetched: list[Message]) -> dict[int, list[tuple[int, int, int, str]]]:
+        """Offset, end, records and status of each row, by partition."""
+        self.handle(iter(fetched))
         assert all(part.cells[STATE] == IDLE for part in self.parts)
         for rows in self.rows.values():
             assert table(rows).num_rows == len(rows)
@@ -232,8 +235,7 @@ def test_what_is_fetched_of_a_range_behind_its_halt_is_not_kept() -> None:
             yield [record(offset, partition=number) for number in (0, 1)]
         assert kept() == before
 
-    task.task.handle(task.parts, fetched())
-    task.calls.close()
+    task.handle(fetched())
     assert [row["status"] for row in task.rows[0]] == ["halt"]
     assert [row["records"] for row in task.rows[1]] == [199]
 
@@ -437,10 +439,7 @@ def test_no_more_is_fetched_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(stream.asked * 10 - record.offset)
 
     task = Task(handle, whole(stop=200), concurrency=2)
-    try:
-        task.task.handle(task.parts, iter(stream))
-    finally:
-        task.calls.close()
+    task.handle(iter(stream))
     assert max(asked) <= 30
     assert task.rows[0][0]["records"] == 200
 
@@ -455,10 +454,7 @@ def test_records_that_wait_for_another_try_are_kept_as_others_are(monkeypatch: p
         return Wait(0.05) if tried[record.offset] == 1 else None
 
     task = Task(handle, whole(stop=200), ordering="none", concurrency=4)
-    try:
-        task.task.handle(task.parts, iter(stream))
-    finally:
-        task.calls.close()
+    task.handle(iter(stream))
     assert max(unfinished) <= 40
     assert task.rows[0][0]["records"] == 200
 
@@ -480,10 +476,7 @@ def test_failed_records_behind_one_that_waits_are_kept_as_others_are(monkeypatch
         return None
 
     task = Task(handle, whole(stop=200), ordering="none", concurrency=4)
-    try:
-        task.task.handle(task.parts, iter(stream))
-    finally:
-        task.calls.close()
+    task.handle(iter(stream))
     assert asked
     assert max(asked) <= 3
     assert sum(row["records"] for row in task.rows[0]) == 200
@@ -503,10 +496,7 @@ def test_headers_count_among_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
             yield [Message(topic="orders", partition=0, offset=offset, value=b"v", key=b"k", headers=headers)]
 
     task = Task(handle, whole(stop=200), concurrency=2)
-    try:
-        task.task.handle(task.parts, fetched())
-    finally:
-        task.calls.close()
+    task.handle(fetched())
     assert max(given) <= 20
 
 
@@ -545,10 +535,7 @@ def test_records_that_wait_keep_none_in_memory_that_were_fetched_with_them(
         over.set()
 
     task = Task(handle, whole(stop=800), ordering=ordering, concurrency=4)
-    try:
-        task.task.handle(task.parts, fetched())
-    finally:
-        task.calls.close()
+    task.handle(fetched())
     assert time.monotonic() < deadline
     assert max(alive) <= 4 * most
     assert sum(row["records"] for row in task.rows[0]) == 800
@@ -582,10 +569,7 @@ def test_a_record_that_waits_for_another_try_does_not_hold_up_the_tasks_other_ra
             yield left[number][:5]
             del left[number][:5]
 
-    try:
-        task.task.handle(task.parts, fetched())
-    finally:
-        task.calls.close()
+    task.handle(fetched())
     assert through == [True], "the others were through before"
     assert max(kept) <= 10_000
     assert [sum(row["records"] for row in rows) for rows in task.rows.values()] == [100, 10]

@@ -35,8 +35,7 @@ def handle(stage: Stage, number: int, consumed: int, done: Collection[int], in_h
 
 
 def next_life(stage: Stage) -> FetcherStart:
-    stage.die()
-    stage.revive()
+    stage.die_and_revive()
     return stage.start_of(0)
 
 

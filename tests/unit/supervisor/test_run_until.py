@@ -25,7 +25,7 @@ from kunicorn.supervisor.run_until import RunUntil
 from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import virtual_time
 
 END = 105
 
@@ -142,8 +142,7 @@ async def test_one_whose_worker_dies_with_its_last_transaction_is_looked_up_befo
     bench.member.state = State.SYNCING
     assert bench.why() is None
     assert bench.stage.state(0) is PartitionState.PAUSED
-    bench.stage.die()
-    bench.stage.revive()
+    bench.stage.die_and_revive()
     bench.member.state = State.STABLE
     bench.stage.resolving.clear()
     assert bench.why() is None
@@ -204,21 +203,19 @@ async def test_leaders_that_do_not_answer_are_asked_again() -> None:
     assert bench.stage.assignment.table[tps(0)[0]].stop == END
 
 
-def test_leaders_that_do_not_answer_for_long_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    async def story() -> None:
-        bench = Bench(Until(end=True), failures=1 << 30)
-        giving = asyncio.ensure_future(bench.give(0))
-        await asyncio.sleep(9.0)
-        assert capfd.readouterr().err == ""
-        assert bench.stage.assignment.table[tps(0)[0]].reason == "its leader does not tell where its log ends"
-        await asyncio.sleep(60.0)
-        (told,) = capfd.readouterr().err.splitlines()
-        assert "1 partitions do not begin" in told
-        assert "orders:0" in told
-        bench.failures = 0
-        await giving
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_leaders_that_do_not_answer_for_long_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(Until(end=True), failures=1 << 30)
+    giving = asyncio.ensure_future(bench.give(0))
+    await asyncio.sleep(9.0)
+    assert capfd.readouterr().err == ""
+    assert bench.stage.assignment.table[tps(0)[0]].reason == "its leader does not tell where its log ends"
+    await asyncio.sleep(60.0)
+    (told,) = capfd.readouterr().err.splitlines()
+    assert "1 partitions do not begin" in told
+    assert "orders:0" in told
+    bench.failures = 0
+    await giving
 
 
 async def test_a_position_outside_of_the_log_is_looked_up_again_with_the_same_end() -> None:
@@ -234,26 +231,24 @@ async def test_a_position_outside_of_the_log_is_looked_up_again_with_the_same_en
     assert partition.stop == END
 
 
-def test_a_job_whose_log_was_cut_below_its_end_ends_where_the_log_does() -> None:
-    async def story() -> None:
-        bench = Bench(Until(end=True))
-        await bench.give(0)
-        partition = bench.stage.assignment.table[tps(0)[0]]
-        lost = Failed(partition.grant, FailureKind.TRUNCATED, 104, 3, "a leader was elected uncleanly")
-        bench.stage.assignment.worker_failed(bench.worker, lost)
-        bench.end = 101
-        offsets: Any = bench
-        watching = asyncio.ensure_future(watch_ends(offsets, bench.stage.assignment))
-        await bench.run_until.learn([partition])
-        bench.stage.resolve(0)
-        bench.consume(0, 101)
-        assert bench.why() is None
-        await asyncio.sleep(30.0)
-        assert bench.why() == "everything that was assigned is handled up to its end"
-        assert partition.reason == "handled up to its end, offset 101"
-        watching.cancel()
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_a_job_whose_log_was_cut_below_its_end_ends_where_the_log_does() -> None:
+    bench = Bench(Until(end=True))
+    await bench.give(0)
+    partition = bench.stage.assignment.table[tps(0)[0]]
+    lost = Failed(partition.grant, FailureKind.TRUNCATED, 104, 3, "a leader was elected uncleanly")
+    bench.stage.assignment.worker_failed(bench.worker, lost)
+    bench.end = 101
+    offsets: Any = bench
+    watching = asyncio.ensure_future(watch_ends(offsets, bench.stage.assignment))
+    await bench.run_until.learn([partition])
+    bench.stage.resolve(0)
+    bench.consume(0, 101)
+    assert bench.why() is None
+    await asyncio.sleep(30.0)
+    assert bench.why() == "everything that was assigned is handled up to its end"
+    assert partition.reason == "handled up to its end, offset 101"
+    watching.cancel()
 
 
 def test_so_many_records_and_so_long() -> None:

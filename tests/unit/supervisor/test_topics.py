@@ -24,7 +24,7 @@ from kunicorn.supervisor.topics import Departed, Topics, forget_departed
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, cluster_of
 from tests.fakes.complete_settings import settings_of
 from tests.fakes.messages import blank, nested
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import virtual_time
 
 MAX_AGE = 0.001
 """Seconds: refresh at once."""
@@ -63,10 +63,22 @@ def topic(name: str, partitions: int = 1, identity: int = 1, node: int = 1) -> T
     return TopicInfo(name, UUID(int=identity), partitions=dict.fromkeys(range(partitions), info))
 
 
+def watching(wanted: list[str], *there: TopicInfo, brokers_match: bool = False) -> tuple[Brokers, Topics]:
+    """Brokers with these topics, and who watches the wanted ones."""
+    brokers = Brokers(*there)
+    return brokers, Topics(wanted, brokers, brokers_match=brokers_match)
+
+
+async def known(wanted: list[str], *there: TopicInfo, brokers_match: bool = False) -> tuple[Brokers, Topics]:
+    """Likewise, and the brokers were asked."""
+    brokers, topics = watching(wanted, *there, brokers_match=brokers_match)
+    await topics.refresh()
+    return brokers, topics
+
+
 @pytest.mark.scenario("0113 k_add_partition", "0045 subscribe_update")
 async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
-    brokers = Brokers(topic("orders"))
-    topics = Topics(["orders"], brokers)
+    brokers, topics = watching(["orders"], topic("orders"))
     topics.subscribe()
     await topics.plan_for(["orders"], by_rack=False)
     brokers.now(topic("orders", 3))
@@ -74,8 +86,7 @@ async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
 
 
 async def test_a_topic_that_comes_or_goes_is_told_as_such_and_not_by_numbers_of_partitions() -> None:
-    brokers = Brokers(topic("refunds-a", 3))
-    topics = Topics(["^refunds-.*"], brokers)
+    brokers, topics = watching(["^refunds-.*"], topic("refunds-a", 3))
     topics.subscribe()
     await topics.plan_for(["refunds-a"], by_rack=False)
     brokers.now(topic("refunds-b", 2, identity=2))
@@ -111,9 +122,7 @@ async def changed(topics: Topics) -> str | None:
 
 
 async def test_a_follower_leaves_more_partitions_to_its_leader_and_joins_for_other_topics_only() -> None:
-    brokers = Brokers(topic("orders-eu"))
-    follower = Topics(["^orders-"], brokers)
-    await follower.refresh()
+    brokers, follower = await known(["^orders-"], topic("orders-eu"))
     follower.subscribe()
     brokers.now(topic("orders-eu", 3))
     assert await changed(follower) is None
@@ -125,9 +134,7 @@ async def test_a_follower_leaves_more_partitions_to_its_leader_and_joins_for_oth
 
 
 async def test_a_topic_that_a_leader_meets_first_when_it_plans_is_still_to_be_joined_for() -> None:
-    brokers = Brokers(topic("orders-eu"))
-    leader = Topics(["^orders-"], brokers)
-    await leader.refresh()
+    brokers, leader = await known(["^orders-"], topic("orders-eu"))
     brokers.now(topic("orders-eu"), topic("orders-us"))
     joined = leader.subscribe()
     await leader.plan_for(joined, by_rack=False)
@@ -138,8 +145,7 @@ async def test_a_topic_that_a_leader_meets_first_when_it_plans_is_still_to_be_jo
 
 
 async def test_brokers_that_match_no_patterns_are_asked_soon_for_the_topics_that_the_patterns_name() -> None:
-    brokers = Brokers(topic("orders-eu"))
-    topics = Topics(["^orders-"], brokers, brokers_match=True)
+    brokers, topics = watching(["^orders-"], topic("orders-eu"), brokers_match=True)
     brokers.next = Metadata()
     await topics.refresh()
     brokers.now(topic("orders-eu"))
@@ -151,9 +157,7 @@ async def test_brokers_that_match_no_patterns_are_asked_soon_for_the_topics_that
 
 
 async def test_a_leader_that_leads_no_more_has_no_partitions_to_compare() -> None:
-    brokers = Brokers(topic("orders"))
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    _, topics = await known(["orders"], topic("orders"))
     topics.subscribe()
     await topics.plan_for(["orders", "refunds"], by_rack=True)
     topics.subscribe()
@@ -190,8 +194,7 @@ async def test_partitions_that_are_added_cost_one_rebalance_whatever_the_number_
     "testStaticLeaderRejoinsGroupAndCanDetectMetadataChangesForOtherMembers", "testRebalanceAfterTopicUnavailable*"
 )
 async def test_a_leader_watches_the_topics_of_all_members() -> None:
-    brokers = Brokers(topic("orders"), topic("refunds"))
-    topics = Topics(["orders"], brokers)
+    brokers, topics = watching(["orders"], topic("orders"), topic("refunds"))
     await topics.plan_for(["orders", "refunds"], by_rack=False)
     brokers.now(topic("orders"), topic("refunds", 2))
     assert "refunds: 1 to 2" in await topics.changes(MAX_AGE)
@@ -200,8 +203,7 @@ async def test_a_leader_watches_the_topics_of_all_members() -> None:
 @pytest.mark.scenario("testRackAwareConsumerRebalance*", "0045 subscribe_update")
 async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_name_their_racks() -> None:
     for by_rack in (True, False):
-        brokers = Brokers(topic("orders"))
-        topics = Topics(["orders"], brokers)
+        brokers, topics = watching(["orders"], topic("orders"))
         ground = await topics.plan_for(["orders"], by_rack=by_rack)
         assert ground.racks == ({TopicPartition("orders", 0): frozenset({"rack-1"})} if by_rack else {})
         brokers.now(topic("orders", node=2))
@@ -212,9 +214,7 @@ async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_n
 
 
 async def test_a_broker_that_dies_and_one_that_comes_back_ask_for_no_plan_although_members_name_their_racks() -> None:
-    brokers = Brokers(topic("orders", node=2))
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], topic("orders", node=2))
     topics.subscribe()
     await topics.plan_for(["orders"], by_rack=True)
     everybody = brokers.next
@@ -239,8 +239,7 @@ async def test_patterns_leave_out_the_topics_of_kafka_itself_and_names_do_not() 
 
 
 async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> None:
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers)
+    brokers, topics = watching(["orders"], topic("orders", identity=1))
     told = counted(topics)
     await topics.refresh()
     assert not topics.created_anew("orders")
@@ -255,20 +254,17 @@ async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> N
 
 
 async def test_an_id_that_differs_is_asked_for_again_soon() -> None:
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], topic("orders", identity=1))
     brokers.now(topic("orders", identity=2))
     await topics.refresh()
-    watching = asyncio.create_task(topics.changes(max_age=3600))
+    asking = asyncio.create_task(topics.changes(max_age=3600))
     async with asyncio.timeout(60):
         await topics.recreated.wait()
-    watching.cancel()
+    asking.cancel()
 
 
 async def test_brokers_of_different_age_do_not_make_a_topic_anew_at_each_turn() -> None:
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers)
+    brokers, topics = watching(["orders"], topic("orders", identity=1))
     told = counted(topics)
     for identity in (1, 2, 2, 1, 2, 1, 1, 2, 1):
         brokers.now(topic("orders", identity=identity))
@@ -278,9 +274,7 @@ async def test_brokers_of_different_age_do_not_make_a_topic_anew_at_each_turn() 
 
 
 async def test_an_id_under_which_the_coordinator_assigns_counts_at_once() -> None:
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers, brokers_match=True)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], topic("orders", identity=1), brokers_match=True)
     brokers.now(topic("orders", identity=2))
     await topics.name([UUID(int=2)])
     assert topics.topic_id("orders") == UUID(int=2)
@@ -326,9 +320,9 @@ async def test_with_a_pattern_a_topic_that_was_deleted_is_gone_and_one_that_may_
 
 
 async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> None:
-    brokers = Brokers(topic("refunds-eu", identity=7))
-    topics = Topics(["orders", "^refunds-", "^returns$"], brokers, brokers_match=True)
-    await topics.refresh()
+    brokers, topics = await known(
+        ["orders", "^refunds-", "^returns$"], topic("refunds-eu", identity=7), brokers_match=True
+    )
     assert brokers.asked == [{"orders"}]
     assert topics.pattern == "(?:^refunds-).*|(?:^returns$).*"
     assert await topics.name([UUID(int=7)]) == {UUID(int=7): "refunds-eu"}
@@ -339,9 +333,7 @@ async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> N
 
 
 async def test_the_brokers_are_asked_which_topic_has_the_name_until_two_answers_agree() -> None:
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], topic("orders", identity=1))
     await topics.confirm_ids(["orders"])
     assert (len(brokers.asked), topics.recreated.is_set()) == (2, False)
     brokers.now(topic("orders", identity=2))
@@ -376,9 +368,7 @@ async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_cre
 async def had_back() -> tuple[Brokers, Topics]:
     """The coordinator has assigned under id 2; a broker that is behind, asked alone while no other one was well for a
     moment, had id 1 back."""
-    brokers = Brokers(topic("orders", identity=1))
-    topics = Topics(["orders"], brokers, brokers_match=True)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], topic("orders", identity=1), brokers_match=True)
     brokers.now(topic("orders", identity=2))
     await topics.name([UUID(int=2)])
     brokers.now(topic("orders", identity=1))
@@ -392,11 +382,11 @@ async def test_an_id_that_one_broker_alone_had_back_is_doubted_soon(monkeypatch:
     monkeypatch.setattr(topics_module, "_HURRY", 0.01)
     brokers, topics = await had_back()
     assert topics.topic_id("orders") == UUID(int=1)
-    watching = asyncio.create_task(topics.changes(max_age=3600))
+    asking = asyncio.create_task(topics.changes(max_age=3600))
     brokers.now(topic("orders", identity=2))
     async with asyncio.timeout(60):
         await topics.recreated.wait()
-    watching.cancel()
+    asking.cancel()
     assert topics.topic_id("orders") == UUID(int=2)
 
 
@@ -409,13 +399,13 @@ async def test_an_id_that_one_broker_alone_had_back_is_doubted_again_where_that_
     brokers, topics = await had_back()
     brokers.asked.clear()
     brokers.asked_twice.clear()
-    watching = asyncio.create_task(topics.changes(max_age=3600))
+    asking = asyncio.create_task(topics.changes(max_age=3600))
     async with asyncio.timeout(60):
         await brokers.asked_twice.wait()
         assert topics.topic_id("orders") == UUID(int=1)
         brokers.now(topic("orders", identity=2))
         await topics.recreated.wait()
-    watching.cancel()
+    asking.cancel()
     assert topics.topic_id("orders") == UUID(int=2)
 
 
@@ -442,9 +432,7 @@ async def test_one_broker_alone_that_is_behind_takes_neither_a_topic_nor_partiti
 
 
 async def test_neither_does_one_that_is_asked_for_changes() -> None:
-    brokers = Brokers(topic("orders-eu"), topic("orders-us", 4))
-    topics = Topics(["^orders-"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["^orders-"], topic("orders-eu"), topic("orders-us", 4))
     await topics.plan_for(topics.subscribe(), by_rack=False)
     whole = brokers.next
 
@@ -459,83 +447,66 @@ async def test_neither_does_one_that_is_asked_for_changes() -> None:
 
 
 async def test_fewer_partitions_count_when_two_answers_say_so_and_for_a_leader_that_knows_nothing_at_once() -> None:
-    for known, asked in ((0, 1), (4, 2)):
-        brokers = Brokers(topic("orders", known))
-        topics = Topics(["orders"], brokers)
-        await topics.refresh()
+    for had, asked in ((0, 1), (4, 2)):
+        brokers, topics = await known(["orders"], topic("orders", had))
         brokers.now(topic("orders", 2))
         brokers.asked.clear()
         assert (await topics.plan_for(topics.subscribe(), by_rack=False)).counts == {"orders": 2}
         assert len(brokers.asked) == asked
 
 
-def test_where_every_broker_that_is_asked_is_behind_it_is_over_within_seconds_after_that() -> None:
-    async def story() -> None:
-        brokers = Brokers(topic("orders", 4))
-        topics = Topics(["orders"], brokers)
-        await topics.refresh()
-        brokers.now(topic("orders", 2))
-        await topics.plan_for(topics.subscribe(), by_rack=False)
-        waiting = asyncio.create_task(topics.changes(max_age=300))
-        await asyncio.sleep(10)
-        brokers.now(topic("orders", 4))
-        async with asyncio.timeout(10):
-            assert await waiting == "topics changed: orders: 2 to 4 partitions"
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_where_every_broker_that_is_asked_is_behind_it_is_over_within_seconds_after_that() -> None:
+    brokers, topics = await known(["orders"], topic("orders", 4))
+    brokers.now(topic("orders", 2))
+    await topics.plan_for(topics.subscribe(), by_rack=False)
+    waiting = asyncio.create_task(topics.changes(max_age=300))
+    await asyncio.sleep(10)
+    brokers.now(topic("orders", 4))
+    async with asyncio.timeout(10):
+        assert await waiting == "topics changed: orders: 2 to 4 partitions"
 
 
-def test_a_topic_that_is_gone_for_good_is_looked_for_ever_more_rarely() -> None:
-    async def story() -> None:
-        brokers = Brokers(topic("refunds-a"), topic("refunds-b", identity=2))
-        topics = Topics(["^refunds-"], brokers)
-        await topics.refresh()
-        topics.subscribe()
-        watching = asyncio.create_task(topics.changes(max_age=300))
-        brokers.now(topic("refunds-a"))
-        async with asyncio.timeout(301):
-            assert await watching == "topics changed: refunds-b is gone"
-        brokers.asked.clear()
-        watching = asyncio.create_task(topics.changes(max_age=300))
-        await asyncio.sleep(3600)
-        assert not watching.done()
-        watching.cancel()
-        assert sum(asked is None for asked in brokers.asked) < 3600 / 300 + 10
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_a_topic_that_is_gone_for_good_is_looked_for_ever_more_rarely() -> None:
+    brokers, topics = await known(["^refunds-"], topic("refunds-a"), topic("refunds-b", identity=2))
+    topics.subscribe()
+    asking = asyncio.create_task(topics.changes(max_age=300))
+    brokers.now(topic("refunds-a"))
+    async with asyncio.timeout(301):
+        assert await asking == "topics changed: refunds-b is gone"
+    brokers.asked.clear()
+    asking = asyncio.create_task(topics.changes(max_age=300))
+    await asyncio.sleep(3600)
+    assert not asking.done()
+    asking.cancel()
+    assert sum(asked is None for asked in brokers.asked) < 3600 / 300 + 10
 
 
-def test_what_an_answer_to_another_question_left_out_of_a_join_is_joined_for_soon() -> None:
-    async def story() -> None:
-        brokers = Brokers(topic("refunds-a"), topic("refunds-b", identity=2))
-        topics = Topics(["^refunds-"], brokers)
-        await topics.plan_for(["refunds-a", "refunds-b"], by_rack=False)
-        topics.stop_leading()
-        brokers.now(topic("refunds-a"))
-        await topics.refresh()
-        assert topics.subscribe() == ("refunds-a",)
-        brokers.now(topic("refunds-a"), topic("refunds-b", identity=2))
-        async with asyncio.timeout(5):
-            assert await topics.changes(max_age=300) == "topics changed: refunds-b is new"
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_what_an_answer_to_another_question_left_out_of_a_join_is_joined_for_soon() -> None:
+    brokers, topics = watching(["^refunds-"], topic("refunds-a"), topic("refunds-b", identity=2))
+    await topics.plan_for(["refunds-a", "refunds-b"], by_rack=False)
+    topics.stop_leading()
+    brokers.now(topic("refunds-a"))
+    await topics.refresh()
+    assert topics.subscribe() == ("refunds-a",)
+    brokers.now(topic("refunds-a"), topic("refunds-b", identity=2))
+    async with asyncio.timeout(5):
+        assert await topics.changes(max_age=300) == "topics changed: refunds-b is new"
 
 
 async def test_which_topic_has_a_name_is_asked_where_there_was_none_of_it_before() -> None:
     """A plan may give partitions of it to a member that has not heard of it yet."""
     gone = TopicInfo("orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    brokers = Brokers(gone)
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], gone)
     brokers.now(topic("orders", identity=2))
     await topics.confirm_ids(["orders"])
     assert (topics.topic_id("orders"), topics.is_gone("orders")) == (UUID(int=2), False)
 
 
 async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:
-    brokers = Brokers(replace(topic("orders"), topic_id=None))
-    topics = Topics(["orders"], brokers)
-    await topics.refresh()
+    brokers, topics = await known(["orders"], replace(topic("orders"), topic_id=None))
     await topics.confirm_ids(["orders"])
     assert len(brokers.asked) == 1
 
@@ -562,34 +533,32 @@ def test_a_topic_that_was_sent_to_and_never_was_there_is_to_be_forgotten_after_a
     assert departed.look((), 901, {"no-such-topic"}) == [], "it was sent to again"
 
 
-def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern() -> None:
-    async def story() -> None:
-        brokers, metrics = Brokers(topic("day-1"), topic("orders", identity=2)), Metrics()
-        forgotten: list[str] = []
-        topics = Topics(["^day-.*", "orders"], brokers, brokers_match=True)
-        await topics.name([UUID(int=1)])
-        await topics.refresh()
-        metrics.count(c.CONSUMED, topic="day-1")
-        metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, [Counted(c.SENT.name, ["no-such-topic", ""], 1)]))
-        ours = [TopicPartition("day-1", 0)]
-        watching = asyncio.create_task(forget_departed(topics, ours, metrics, forgotten.append))
-        await asyncio.sleep(1)
-        assert topics.subscribed() == ("day-1", "orders")
-        ours.clear()
-        gone = replace(topic("day-1"), error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        brokers.now(gone, topic("orders", identity=2))
-        await asyncio.sleep(2000)
-        watching.cancel()
-        assert topics.subscribed() == ("orders",)
-        assert set(brokers.metadata.topics) == {"orders"}
-        assert not metrics.outputs
-        assert sorted(forgotten) == ["day-1", "no-such-topic"]
-        assert not any("day-1" in str(family.samples) for family in metrics._registry.collect())
-        brokers.now(topic("day-1", identity=3), topic("orders", identity=4))
-        await topics.name([UUID(int=3), UUID(int=4)])
-        assert [topics.created_anew(name) for name in ("day-1", "orders")] == [False, True]
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern() -> None:
+    brokers, metrics = Brokers(topic("day-1"), topic("orders", identity=2)), Metrics()
+    forgotten: list[str] = []
+    topics = Topics(["^day-.*", "orders"], brokers, brokers_match=True)
+    await topics.name([UUID(int=1)])
+    await topics.refresh()
+    metrics.count(c.CONSUMED, topic="day-1")
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, [Counted(c.SENT.name, ["no-such-topic", ""], 1)]))
+    ours = [TopicPartition("day-1", 0)]
+    asking = asyncio.create_task(forget_departed(topics, ours, metrics, forgotten.append))
+    await asyncio.sleep(1)
+    assert topics.subscribed() == ("day-1", "orders")
+    ours.clear()
+    gone = replace(topic("day-1"), error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    brokers.now(gone, topic("orders", identity=2))
+    await asyncio.sleep(2000)
+    asking.cancel()
+    assert topics.subscribed() == ("orders",)
+    assert set(brokers.metadata.topics) == {"orders"}
+    assert not metrics.outputs
+    assert sorted(forgotten) == ["day-1", "no-such-topic"]
+    assert not any("day-1" in str(family.samples) for family in metrics._registry.collect())
+    brokers.now(topic("day-1", identity=3), topic("orders", identity=4))
+    await topics.name([UUID(int=3), UUID(int=4)])
+    assert [topics.created_anew(name) for name in ("day-1", "orders")] == [False, True]
 
 
 def test_nothing_that_was_looked_up_for_a_topic_is_left_in_the_settings_in_force_once_it_is_gone() -> None:
@@ -601,26 +570,23 @@ def test_nothing_that_was_looked_up_for_a_topic_is_left_in_the_settings_in_force
     assert in_force._delays_ms.keys() == {"day-2"}
 
 
-def test_nothing_is_left_either_of_a_topic_that_is_gone_and_was_another_members() -> None:
-    async def story() -> None:
-        brokers, forgotten = Brokers(topic("day-1"), topic("day-2", identity=2)), list[str]()
-        topics = Topics(["^day-.*"], brokers)
-        await topics.refresh()
-        watching = asyncio.create_task(forget_departed(topics, [], Metrics(), forgotten.append))
-        await asyncio.sleep(1)
-        brokers.now(topic("day-2", identity=2))
-        await topics.refresh()
-        await asyncio.sleep(2000)
-        watching.cancel()
-        assert [topics._ids.now(name) for name in ("day-1", "day-2")] == [None, UUID(int=2)]
-        assert forgotten == ["day-1"]
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_nothing_is_left_either_of_a_topic_that_is_gone_and_was_another_members() -> None:
+    brokers, forgotten = Brokers(topic("day-1"), topic("day-2", identity=2)), list[str]()
+    topics = Topics(["^day-.*"], brokers)
+    await topics.refresh()
+    asking = asyncio.create_task(forget_departed(topics, [], Metrics(), forgotten.append))
+    await asyncio.sleep(1)
+    brokers.now(topic("day-2", identity=2))
+    await topics.refresh()
+    await asyncio.sleep(2000)
+    asking.cancel()
+    assert [topics._ids.now(name) for name in ("day-1", "day-2")] == [None, UUID(int=2)]
+    assert forgotten == ["day-1"]
 
 
 def test_a_topic_is_there_while_the_newest_metadata_has_it() -> None:
-    brokers = Brokers(topic("orders"))
-    topics = Topics(["^orders.*", "refunds"], brokers)
+    brokers, topics = watching(["^orders.*", "refunds"], topic("orders"))
     asyncio.run(topics.refresh())
     assert [topics.exists(name) for name in ("orders", "refunds", "another")] == [True, False, False]
     brokers.now(replace(topic("refunds"), error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))

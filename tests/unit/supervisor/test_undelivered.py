@@ -25,8 +25,7 @@ def handle(stage: Stage, number: int, delivered: int, handled: int, in_hand: int
 
 
 def next_life(stage: Stage, number: int = 0) -> FetcherStart:
-    stage.die()
-    stage.revive()
+    stage.die_and_revive()
     return stage.start_of(number)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
 
 from kunicorn import Batch, BatchError, DeadLetter, Record, Send, Skip
 
@@ -49,13 +48,6 @@ def each_late(record: Record) -> Send:
     calls.append([record.offset])
     goes_on.wait(600)
     return Send(value=b"%d" % record.offset)
-
-
-def slipping(record: Record) -> Generator[Send, None, Send | None]:
-    """Likewise; of a hopeless one a `Send` is returned that should have been yielded."""
-    calls.append([record.offset])
-    yield Send(value=b"%d" % record.offset)
-    return Send(value=b"") if record.offset in hopeless else None
 
 
 def refusing(records: Batch) -> None:

@@ -108,6 +108,11 @@ class Table:
         if offsets:
             self.fetch(tp, *offsets)
 
+    def turn(self) -> None:
+        """The loop goes round."""
+        self.table.balance(0)
+        self.table.begin_turn(0)
+
     def take(self) -> InFlight:
         """What a free slot gets."""
         flight = self.table.start_next(self.slots)
@@ -136,8 +141,7 @@ class Table:
             flight = self.take()
             handled += offsets_of(flight)
             self.handle(flight)
-            self.table.balance(0)
-            self.table.begin_turn(0)
+            self.turn()
         return handled
 
     def handle(self, flight: InFlight, count: int | None = None, *, sends: bool = False) -> None:

@@ -69,20 +69,6 @@ def all_begun(records: int) -> bool:
     return {("long", 0), *(("beside", offset) for offset in range(records))} <= set(begun)
 
 
-@pytest.mark.parametrize("name", ["fail", "fail_async"])
-def test_records_that_fail_are_out_of_hand_and_leave_their_slots_while_another_handler_has_the_main_thread(
-    name: str,
-) -> None:
-    worker = beside(name)
-
-    def watch() -> None:
-        wait_until(lambda: all_begun(3 * AT_A_TIME) and in_hand(worker) == 0, "all to fail")
-        assert worker.ledger.read(1, 1).consumed.offset == 0, "nobody has said yet what becomes of them"
-
-    handle(worker, 3 * AT_A_TIME, watch)
-    assert len(begun) == 3 * AT_A_TIME + 1
-
-
 @pytest.mark.parametrize("name", ["wait", "wait_async"])
 def test_a_record_that_is_timed_out_is_out_of_hand_while_another_handler_has_the_main_thread(name: str) -> None:
     worker = beside(name)

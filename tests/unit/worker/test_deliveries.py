@@ -178,27 +178,6 @@ def test_a_lower_refusal_of_another_sender_takes_the_higher_one_with_it() -> Non
     assert len(table.refused) == 1
 
 
-@pytest.mark.parametrize("waits_for", ["retry", "wait", "dead_letter"])
-def test_a_record_that_is_to_wait_just_when_one_before_it_is_refused_is_handled_again_behind_that(
-    waits_for: str,
-) -> None:
-    table = Table(Slots("partition", 1, runs=True), ON_ACKNOWLEDGEMENT)
-    table.begin(P0, 0, 1)
-    table.handle(table.take(), sends=True)
-    second = table.take()
-    refuse(table, 0)
-    assert not table.table.park(Attempt(second), waits_for, "the loop has looked before the refusal came")
-    (refused,) = table.refused
-    table.table.pass_over(Attempt(refused, calls=0), End.SKIP, "error")
-    table.client.told = 2
-    table.table.begin_turn(LATER)
-    assert table.consumed() == 1, "the second has not been handled"
-    again = table.take()
-    assert offsets_of(again) == [1]
-    table.handle(again)
-    assert table.consumed() == 2
-
-
 @pytest.mark.parametrize("slots", ["runs", "records"])
 def test_a_record_that_is_handled_again_behind_a_refused_one_is_counted_once(slots: str) -> None:
     table = Table(Slots("partition", 1, runs=slots == "runs"), ON_COMMIT)
@@ -396,13 +375,11 @@ def test_records_whose_letters_are_on_their_way_are_kept_within_their_share_of_m
         for flight in table.started():
             table.give_up(flight)
             given_up += 1
-        table.table.balance(0)
-        table.table.begin_turn(0)
+        table.turn()
         assert given_up < 20, "records are taken in without bounds"
     assert P1 in table.client.assigned, "the others go on"
     table.deliver(table.letters)
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
     assert P0 in table.client.assigned
     assert table.table.bytes == 0
 

@@ -1,4 +1,5 @@
-"""Each partition's drain budget is its own: its end interrupts nothing of the others that a worker is to let go of."""
+"""Each partition's drain budget is its own: its end interrupts nothing of the others that a worker is to let go of.
+Where several calls take too long, as where a worker has no time left, every one is interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from kunicorn.handler.config import HandlerConfig
-from kunicorn.ipc.messages import DrainOver
+from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.messages import DrainOver, TimedOut
 from kunicorn.testing import record
 from kunicorn.worker.control import apply
 from tests.unit.worker import long_handlers
@@ -19,6 +21,8 @@ from tests.waiting import wait_until
 
 MEANT, OTHER = 1, 2
 """Grants."""
+BOTH = {("meant", 0), ("meant", 1)}
+"""Records of one partition, each in a call of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +69,23 @@ def test_the_end_of_a_whole_workers_drain_budget_interrupts_all_that_it_has(name
     worker = Worker(handler(name, "meant"))
 
     def meanwhile() -> None:
-        wait_until(lambda: ("meant", 0) in begun, "the call")
+        wait_until(lambda: (BOTH if name != "long" else {("meant", 0)}) <= set(begun), "the calls")
         worker.give_up(MEANT)
         apply(worker.made, DrainOver(None))
         wait_until(lambda: worker.stopped == {MEANT: 0}, "its report")
 
-    worker.handle([record(b"v", topic="meant")], meanwhile=meanwhile)
+    worker.handle([record(b"v", topic="meant")] * 2, meanwhile=meanwhile)
+
+
+@pytest.mark.parametrize("name", ["wait", "wait_async"])
+def test_all_calls_that_take_too_long_are_interrupted_together(name: str) -> None:
+    worker = Worker(handler(name, "meant"))
+
+    def meanwhile() -> None:
+        wait_until(lambda: set(begun) >= BOTH, "both calls")
+        apply(worker.made, TimedOut(MEANT, 0, now_ns()))
+
+    worker.handle([record(b"v", topic="meant")] * 2, meanwhile=meanwhile)
 
 
 def test_a_signal_alone_interrupts_nothing() -> None:

@@ -78,6 +78,11 @@ class Stage:
     def start(self, *starts: FetcherStart) -> None:
         self.hooks.start(starts)
 
+    def begin(self, *starts: FetcherStart) -> None:
+        """Start these, and have the hooks called that are due."""
+        self.start(*starts)
+        self.hooks.call_due(0)
+
     def failures(self) -> dict[str, int]:
         """How often hooks raised, by their names."""
         counted, _ = self._counters.take()
@@ -125,8 +130,7 @@ def test_an_on_assigned_that_raises_is_called_again_and_nothing_is_fetched_meanw
             raise answer
 
     stage = Stage(on_assigned=on_assigned)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     assert stage.taken() == [("on_assigned", {P0: 100})]
     (parked,) = stage.hooks.parked()
     assert (parked.grant, parked.waits_for) == (1, "handler")
@@ -150,8 +154,7 @@ def test_one_that_waits_for_its_handler_is_let_go_of_at_once_and_its_handler_is_
 
 def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None:
     stage: Stage = Stage(on_assigned=lambda _: stage.hooks.stop([1]), on_revoked=nothing)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     stage.hooks.call_due(0)
     assert stage.taken()[1:] == [
         ("fetch", 1, 100),
@@ -162,8 +165,7 @@ def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None
 
 def test_a_worker_that_is_told_to_end_while_the_handler_is_being_told_lets_go_of_that_partition_too() -> None:
     stage: Stage = Stage(on_assigned=lambda _: stage.hooks.drain(), on_revoked=nothing)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     stage.hooks.finish()
     assert stage.taken()[1:] == [
         ("fetch", 1, 100),
@@ -179,8 +181,7 @@ def test_a_partition_that_is_stopped_while_its_handler_fails_to_take_it_on_is_re
         raise ValueError("the cache is cold")
 
     stage = Stage(on_assigned=on_assigned, on_revoked=nothing)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     assert stage.taken()[1:] == [FetcherStopped([Stopped(1, 100, 3)])]
     stage.hooks.call_due(LATER)
     assert stage.taken() == [], "another member may have it by now"
@@ -195,17 +196,14 @@ def test_a_partition_that_comes_does_not_wait_with_one_that_its_handler_did_not_
             raise ValueError("the cache is cold")
 
     stage = Stage(on_assigned=on_assigned)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
-    stage.start(start(2, P1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
+    stage.begin(start(2, P1))
     assert stage.taken() == [("on_assigned", {P0: 100}), ("on_assigned", {P1: 100}), ("fetch", 2, 100)]
 
 
 def test_of_a_partition_without_an_offset_the_handler_is_told_neither_that_it_comes_nor_that_it_goes() -> None:
     stage = Stage(on_assigned=nothing, on_revoked=nothing)
-    stage.start(start(1, offset=-1), start(2, P1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1, offset=-1), start(2, P1))
     refused = Failed(1, FailureKind.PARTITION, -1, -1, "no offset")
     stage.revocations.report(refused)
     stage.hooks.call_due(0)
@@ -257,8 +255,7 @@ def test_a_halted_partition_is_revoked_for_the_handler() -> None:
 
 def test_a_drain_sees_everything_off() -> None:
     stage = Stage(on_assigned=nothing, on_revoked=nothing)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     stage.start(start(2, P1))
     stage.taken()
     stage.hooks.drain()
@@ -292,8 +289,7 @@ def test_a_hook_that_takes_partitions_on_and_hangs_is_interrupted_and_called_aga
 
     hooks: dict[str, Any] = {"load_offsets": lambda asked: {}, "store_offsets": nothing}
     stage = Stage(**{**hooks, name: hang})
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     assert stage.failures() == {name: 1}
     (waiting,) = stage.hooks.parked()
     assert waiting.why.startswith(f"{name} raised DrainDeadline")
@@ -307,8 +303,7 @@ def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
         loops.add(asyncio.get_running_loop())
 
     stage = Stage(on_assigned=hook, on_revoked=hook)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     stage.hooks.stop([1])
     stage.hooks.finish()
     assert len(loops) == 1
@@ -321,8 +316,7 @@ def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
 
 def test_a_partition_starts_where_load_offsets_says_and_else_where_the_group_does() -> None:
     stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing, on_assigned=nothing)
-    stage.start(start(1), start(2, P1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1), start(2, P1))
     assert stage.taken() == [
         ("load_offsets", [P0, P1]),
         ("store_offsets", {P1: 100}),
@@ -334,8 +328,7 @@ def test_a_partition_starts_where_load_offsets_says_and_else_where_the_group_doe
 
 def test_a_position_that_is_not_in_the_log_is_replaced_whatever_the_handler_keeps() -> None:
     stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing)
-    stage.start(start(1, offset=900, reset=True))
-    stage.hooks.call_due(0)
+    stage.begin(start(1, offset=900, reset=True))
     assert stage.taken() == [("store_offsets", {P0: 900}), ("fetch", 1, 900)]
 
 
@@ -344,8 +337,7 @@ def test_a_store_that_fails_has_the_partition_wait() -> None:
         raise ConnectionError
 
     stage = Stage(load_offsets=lambda partitions: {}, store_offsets=store_offsets)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
     assert ("fetch", 1, 100) not in stage.taken()
     assert stage.failures() == {"store_offsets": 1}
 
@@ -357,10 +349,8 @@ def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() 
         return {}
 
     stage = Stage(load_offsets=load_offsets)
-    stage.start(start(1))
-    stage.hooks.call_due(0)
-    stage.start(start(2, P1))
-    stage.hooks.call_due(0)
+    stage.begin(start(1))
+    stage.begin(start(2, P1))
     assert stage.fetched.open == {1: 100}
     assert [each.grant for each in stage.hooks.parked()] == [2]
 

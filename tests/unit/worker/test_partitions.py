@@ -7,7 +7,6 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from kunicorn.handler.call import OfSome
 from kunicorn.ipc import bitmap
-from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTold, Stopped
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion
@@ -198,8 +197,7 @@ def test_a_partition_set_aside_is_fetched_from_the_first_record_that_was_let_go_
         table.fetch(P0, offset, epoch=offset)
     failed = table.take()
     table.table.park(Attempt(failed), "retry", "why")
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
     assert table.client.assigned == {}, "nothing may start, and no room is left"
     table.table.try_again(failed)
     handled = table.handle_until_fetched_again()
@@ -221,8 +219,7 @@ def test_what_was_let_go_of_is_fetched_again_also_where_its_partition_is_put_off
     table.begin(P0, *range(6))
     failed = table.take()
     table.table.park(Attempt(failed), "retry", "why")
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
     table.table.try_again(failed)
     handled = table.handle_until_fetched_again()
     grant = table.table.delay(P0, "why")
@@ -290,8 +287,7 @@ def test_a_partition_whose_records_all_wait_is_fetched_no_further_and_the_others
             table.table.park(Attempt(flight), "rate_limit", "why")
             waiting.append(flight)
         assert sum(flight.size for flight in waiting) < 60_000, "without a bound"
-        table.table.balance(0)
-        table.table.begin_turn(0)
+        table.turn()
     assert set(table.client.assigned) == {P1}
     table.fetch(P1, *range(10))
     assert not table.table.full
@@ -299,8 +295,7 @@ def test_a_partition_whose_records_all_wait_is_fetched_no_further_and_the_others
         table.table.try_again(flight)
     while P0 not in table.client.assigned:
         table.handle(table.take())
-        table.table.balance(0)
-        table.table.begin_turn(0)
+        table.turn()
     offset, _ = table.client.assigned[P0]
     assert offset == fetched_to if most == 50 else offset < fetched_to
     table.fetch(P0, *range(offset, fetched_to))
@@ -317,14 +312,12 @@ def test_one_record_that_waits_on_after_an_outage_keeps_its_partition_from_being
     waiting = table.started()
     for flight in waiting:
         table.table.park(Attempt(flight), "wait", "why")
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
     assert set(table.client.assigned) == {P1}, "all six wait"
     for flight in waiting[1:]:
         table.table.try_again(flight)
     table.handle_all()
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
     assert table.client.assigned[P0] == (6, 0)
 
 
@@ -340,10 +333,8 @@ def test_a_partition_that_stands_still_is_not_fetched_again_and_again(waits: int
     table.fetch(P0, *range(waits, waits + fetched_first))
     table.fetch(P0, *range(waits + fetched_first, 200))
     assert table.table.full
-    table.table.balance(0)
-    table.table.begin_turn(0)
-    table.table.balance(0)
-    table.table.begin_turn(0)
+    table.turn()
+    table.turn()
     assert P0 not in table.client.assigned
 
 
@@ -640,36 +631,9 @@ def test_an_error_is_of_no_interest_once_the_partition_is_given_up() -> None:
     assert table.reports == [FetcherStopped([Stopped(1, 0, -1)])]
 
 
-# -- bits in the ledger ----------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """No more of this worker's stores."""
-
-
 def done(table: Table) -> tuple[int, set[int]]:
     """What the supervisor would take from the ledger."""
     return table.consumed(), set(table.ledger.done(1).from_offset(table.consumed()))
-
-
-def test_a_worker_that_is_killed_while_it_moves_over_a_gap_says_of_no_later_record_that_it_is_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table = Table(several())
-    table.begin(P0, 1695, 1700, 1701, 100_000, 100_004, 100_005)
-    first, *others = (table.take() for _ in range(3))
-    for flight in others:
-        table.handle(flight)
-    assert done(table) == (1695, {1700, 1701})
-
-    def killed(marks: Marks, offset: int) -> None:
-        raise Killed
-
-    with monkeypatch.context() as until_then:
-        until_then.setattr(Marks, "unmark", killed)
-        with pytest.raises(Killed):
-            table.handle(first)
-    assert done(table) == (100_000, set()), "100004 is what 1700 would be, 12 rings further on"
 
 
 def test_a_record_that_was_compacted_away_leaves_no_mark_of_what_was_done_behind_it() -> None:

@@ -18,7 +18,7 @@ from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.driver import Driver, until
 from tests.fakes.simulation import TOPIC, TOPIC_ID
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import Teller, in_virtual_time, with_scene
 
 PARTITIONS = 4
 SESSION = 10.0
@@ -77,6 +77,10 @@ def play(protocol: str, story: Story, *, sockets: bool = True) -> None:
             await story(stage)
 
     in_virtual_time(whole, sockets=sockets)
+
+
+told: Teller[Stage] = with_scene(lambda story, arguments: play(arguments.get("protocol", "classic"), story))
+"""Tests of a coordinated group, which has the classic protocol where the test has none as a parameter."""
 
 
 async def truth(stage: Stage, asked: Asked) -> Any:

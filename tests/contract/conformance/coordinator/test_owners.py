@@ -42,40 +42,6 @@ def owners() -> Owners:
     return Owners(PARTITIONS, 0.0)
 
 
-# -- each check --------------------------------------------------------------------------------------------------------
-
-
-def test_two_members_that_handle_one_partition_are_found() -> None:
-    found = owners()
-    found.take(Holder("first"), PARTITIONS, 1.0)
-    found.check()
-    found.take(Holder("second"), [B], 2.0)
-    with pytest.raises(AssertionError, match=f"invariant 4: {B} is handled by first, second"):
-        found.check()
-
-
-def test_a_member_whose_lease_is_over_may_still_run_what_another_one_has() -> None:
-    found, first = owners(), Holder("first", certain=False)
-    found.take(first, [A], 1.0)
-    found.take(Holder("second"), [A], 2.0)
-    found.check()
-    first.certain = True
-    with pytest.raises(AssertionError, match="invariant 4"):
-        found.check()
-    found.release(first, [A], 3.0)
-    found.check()
-
-
-def test_a_partition_that_is_given_before_it_was_let_go_of_is_found() -> None:
-    found, first, second = owners(), Holder("first"), Holder("second")
-    found.take(first, [A, B], 1.0)
-    found.check_given(first, [A, B])
-    with pytest.raises(AssertionError, match=f"{B} is given to second while first may handle it"):
-        found.check_given(second, [B])
-    found.release(first, [B], 2.0)
-    found.check_given(second, [B])
-
-
 def test_a_partition_without_an_owner_is_found_and_its_time_is_counted() -> None:
     found, first = owners(), Holder("first")
     found.take(first, PARTITIONS, 1.0)

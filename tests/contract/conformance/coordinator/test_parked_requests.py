@@ -10,7 +10,7 @@ from kunicorn.group.states import State
 from kunicorn.ipc import clock
 from kunicorn.kafka.versions import Api
 from kunicorn.positions import Position, TopicPartition
-from tests.contract.conformance.coordinator.coordinated import PARTITIONS, SESSION, Stage, play
+from tests.contract.conformance.coordinator.coordinated import PARTITIONS, SESSION, Stage, told
 from tests.fakes.broker import Silence
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START
@@ -81,62 +81,56 @@ async def handles_on(stage: Stage, member: Driver, api: Api) -> None:
     assert len(member.owned) == PARTITIONS
 
 
-def test_a_member_whose_join_is_parked_for_minutes_handles_on() -> None:
-    async def story(stage: Stage) -> None:
-        member = await held_up(stage)
-        await handles_on(stage, member, Api.JOIN_GROUP)
-
-    play("classic", story)
+@told
+async def test_a_member_whose_join_is_parked_for_minutes_handles_on(stage: Stage) -> None:
+    member = await held_up(stage)
+    await handles_on(stage, member, Api.JOIN_GROUP)
 
 
-def test_a_member_whose_leader_plans_for_minutes_handles_on_and_keeps_its_connections() -> None:
-    async def story(stage: Stage) -> None:
-        member, stranger = await beside_a_stranger(stage)
-        group = stage.broker.group
-        assert isinstance(group, ClassicGroup)
-        group.leader = stranger.member_id
-        third = Stranger(group)
-        third.join()
-        stranger.join()
-        await until(lambda: member.member.state is State.SYNCING)
-        await handles_on(stage, member, Api.SYNC_GROUP)
-        stranger.sync(**{member.member.member_id: tuple(member.owned)})
-        await until(lambda: member.stable, 5)
-        assert member.lost == 0
-
-    play("classic", story)
+@told
+async def test_a_member_whose_leader_plans_for_minutes_handles_on_and_keeps_its_connections(stage: Stage) -> None:
+    member, stranger = await beside_a_stranger(stage)
+    group = stage.broker.group
+    assert isinstance(group, ClassicGroup)
+    group.leader = stranger.member_id
+    third = Stranger(group)
+    third.join()
+    stranger.join()
+    await until(lambda: member.member.state is State.SYNCING)
+    await handles_on(stage, member, Api.SYNC_GROUP)
+    stranger.sync(**{member.member.member_id: tuple(member.owned)})
+    await until(lambda: member.stable, 5)
+    assert member.lost == 0
 
 
-def test_a_member_told_to_stop_while_its_join_is_parked_drains_commits_and_leaves_at_once() -> None:
-    async def story(stage: Stage) -> None:
-        member = await held_up(stage)
-        group = stage.broker.group
-        assert isinstance(group, ClassicGroup)
-        began, member_id, generation = now(), member.member.member_id, group.generation
-        for partition in member.assignment.table.values():
-            partition.position = Position(START + 5)
-        member.source.leave("SIGTERM")
-        await until(lambda: member.source.over, 10)
-        assert now() - began < 5
-        assert member_id not in group.seats
-        assert (member.lost, member.source.unfinished) == (0, 0)
-        assert stage.broker.commits[-1] == (generation, dict.fromkeys(stage.broker.committed, START + 5))
-
-    play("classic", story)
+@told
+async def test_a_member_told_to_stop_while_its_join_is_parked_drains_commits_and_leaves_at_once(stage: Stage) -> None:
+    member = await held_up(stage)
+    group = stage.broker.group
+    assert isinstance(group, ClassicGroup)
+    began, member_id, generation = now(), member.member.member_id, group.generation
+    for partition in member.assignment.table.values():
+        partition.position = Position(START + 5)
+    member.source.leave("SIGTERM")
+    await until(lambda: member.source.over, 10)
+    assert now() - began < 5
+    assert member_id not in group.seats
+    assert (member.lost, member.source.unfinished) == (0, 0)
+    assert stage.broker.commits[-1] == (generation, dict.fromkeys(stage.broker.committed, START + 5))
 
 
-def test_a_leader_whom_no_broker_tells_the_topics_plans_with_those_it_knows_before_it_is_expelled() -> None:
-    async def story(stage: Stage) -> None:
-        first = await stage.start(max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
-        await stage.settled(first)
-        member_id = first.member.member_id
-        second = Driver(stage.broker, max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
-        stage.members.append(second)
-        await second.topics.refresh()
-        stage.broker.plan(Api.METADATA, *[Silence] * 20)
-        await second.start_without_looking()
-        await until(lambda: len(second.owned) + len(first.owned) == PARTITIONS and second.stable and first.stable, 30.0)
-        assert first.member.member_id == member_id, "it was not expelled"
-        assert second.owned
-
-    play("classic", story)
+@told
+async def test_a_leader_whom_no_broker_tells_the_topics_plans_with_those_it_knows_before_it_is_expelled(
+    stage: Stage,
+) -> None:
+    first = await stage.start(max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
+    await stage.settled(first)
+    member_id = first.member.member_id
+    second = Driver(stage.broker, max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
+    stage.members.append(second)
+    await second.topics.refresh()
+    stage.broker.plan(Api.METADATA, *[Silence] * 20)
+    await second.start_without_looking()
+    await until(lambda: len(second.owned) + len(first.owned) == PARTITIONS and second.stable and first.stable, 30.0)
+    assert first.member.member_id == member_id, "it was not expelled"
+    assert second.owned

@@ -23,29 +23,17 @@ from tests.unit.group.conversation import (
 STALE = (ILLEGAL_GENERATION, UNKNOWN_MEMBER, FENCED)
 
 
-def rejoin(talk: ClassicConversation) -> ev.SendJoin:
-    """A stable member hears of a rebalance."""
-    talk.heartbeat(REBALANCING)
-    return talk.order(ev.SendJoin)
-
-
-def look_up_anew(talk: ClassicConversation) -> None:
-    """The coordinator was forgotten; it is found where it was."""
-    talk.tick()
-    talk.look_up()
-
-
 def refused(talk: ClassicConversation, asked: str, error: int) -> None:
     """That request of a stable member, of the generation that it is in or joins, is answered with the error."""
     if asked == "heartbeat":
         talk.heartbeat(error)
     elif asked == "join":
-        talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
+        talk.tell(ev.Joined(talk.rejoin(), JoinAnswer(error)))
     elif asked == "sync":
-        talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(error), talk.now))
+        talk.tell(ev.Synced(talk.join(talk.rejoin(), generation=2), SyncAnswer(error), talk.now))
     else:
         if asked == "commit beside a join":
-            rejoin(talk)
+            talk.rejoin()
         talk.tell(ev.CommitRefused(talk.member.generation, "me", error))
 
 
@@ -57,9 +45,8 @@ def refused(talk: ClassicConversation, asked: str, error: int) -> None:
 )
 @pytest.mark.parametrize("error", [LOADING, REBALANCING])
 def test_a_join_that_comes_too_early_is_sent_again_to_the_same_node_after_a_pause(error: int) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Joined(talk.rejoin(), JoinAnswer(error)))
     assert talk.kinds() == ["SendHeartbeat"], "it is a member, and shows it, while it waits"
     talk.tell(ev.Tick(), after=0.2)
     join = talk.order(ev.SendJoin)
@@ -69,11 +56,10 @@ def test_a_join_that_comes_too_early_is_sent_again_to_the_same_node_after_a_paus
 @pytest.mark.scenario("test_failed_group_join")
 @pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE])
 def test_a_join_that_meets_a_moved_coordinator_is_sent_to_the_new_one_with_the_same_id(error: int) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Joined(talk.rejoin(), JoinAnswer(error)))
     talk.order(ev.ForgetCoordinator)
-    look_up_anew(talk)
+    talk.find_anew()
     join = talk.order(ev.SendJoin)
     assert (join.member_id, join.generation, join.owned) == ("me", 1, tps(0))
 
@@ -92,8 +78,7 @@ def test_a_join_that_meets_a_moved_coordinator_is_sent_to_the_new_one_with_the_s
     ],
 )
 def test_a_refusal_that_only_a_person_can_cure_ends_the_member_with_its_remedy(asked: str, error: int) -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
     refused(talk, asked, error)
     assert talk.kinds() == ["Lose", "Fail"]
     assert talk.order(ev.Lose).partitions == tps(0)
@@ -133,12 +118,11 @@ def test_answers_of_versions_that_name_neither_type_nor_assignor_are_believed() 
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect", "test_failed_sync_group")
 @pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE, LOADING, REBALANCING, 999])
 def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(error: int) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    sync = talk.join(rejoin(talk), generation=2)
+    talk = ClassicConversation.settled(0)
+    sync = talk.join(talk.rejoin(), generation=2)
     talk.tell(ev.Synced(sync, SyncAnswer(error), talk.now))
     if "ForgetCoordinator" in talk.kinds():
-        look_up_anew(talk)
+        talk.find_anew()
     else:
         talk.tell(ev.Tick(), after=0.2)
     join = talk.order(ev.SendJoin)
@@ -148,10 +132,10 @@ def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(er
 def unanswered_sync(talk: ClassicConversation) -> ev.SendSync:
     """SyncGroup is sent a second time: the coordinator was silent."""
     talk.settle(0)
-    sync = talk.join(rejoin(talk), generation=2)
+    sync = talk.join(talk.rejoin(), generation=2)
     talk.tell(ev.Unanswered(sync, "connection reset"))
     talk.order(ev.ForgetCoordinator)
-    look_up_anew(talk)
+    talk.find_anew()
     again = talk.order(ev.SendSync)
     assert (again.member_id, again.generation, again.plan) == ("me", 2, sync.plan)
     return again
@@ -192,13 +176,12 @@ def test_a_heartbeat_of_a_generation_that_the_coordinator_does_not_know_joins_an
 
 
 def test_the_plan_of_a_generation_that_the_coordinator_does_not_know_is_dropped_and_nothing_lost() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Joined(rejoin(talk), JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Joined(talk.rejoin(), JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
     plan = talk.order(ev.MakePlan)
     talk.tell(ev.Unanswered(talk.order(ev.SendHeartbeat), "closed"))
     talk.tell(ev.Planned(plan, {"me": tps(0)}))
-    look_up_anew(talk)
+    talk.find_anew()
     talk.tell(ev.Synced(talk.order(ev.SendSync), SyncAnswer(ILLEGAL_GENERATION), talk.now))
     assert "Lose" not in talk.kinds()
     assert (talk.member.generation, talk.member.owned) == (1, frozenset(tps(0)))
@@ -206,10 +189,9 @@ def test_the_plan_of_a_generation_that_the_coordinator_does_not_know_is_dropped_
 
 @pytest.mark.parametrize("told_by", ["heartbeat", "commit"])
 def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_coordinator_knows(told_by: str) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(NOT_COORDINATOR), talk.now))
-    look_up_anew(talk)
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Synced(talk.join(talk.rejoin(), generation=2), SyncAnswer(NOT_COORDINATOR), talk.now))
+    talk.find_anew()
     talk.tell(ev.Joined(talk.order(ev.SendJoin), JoinAnswer(LOADING)))
     if told_by == "heartbeat":
         talk.heartbeat(ILLEGAL_GENERATION)
@@ -222,12 +204,11 @@ def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_
 
 
 def test_a_coordinator_that_knows_a_generation_whose_plan_never_came_costs_nothing_either() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(REBALANCING), talk.now))
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Synced(talk.join(talk.rejoin(), generation=2), SyncAnswer(REBALANCING), talk.now))
     talk.tell(ev.Tick(), after=0.3)
     talk.tell(ev.Unanswered(talk.join(talk.order(ev.SendJoin), generation=3), "closed"))
-    look_up_anew(talk)
+    talk.find_anew()
     talk.tell(ev.Synced(talk.order(ev.SendSync), SyncAnswer(ILLEGAL_GENERATION), talk.now))
     assert (talk.member.generation, talk.member.owned) == (2, frozenset(tps(0)))
     talk.heartbeat(ILLEGAL_GENERATION)
@@ -236,9 +217,8 @@ def test_a_coordinator_that_knows_a_generation_whose_plan_never_came_costs_nothi
 
 
 def test_a_static_member_that_is_not_certain_of_its_place_loses_what_it_owned_with_the_generation() -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
-    sync = talk.join(rejoin(talk), generation=2)
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
+    sync = talk.join(talk.rejoin(), generation=2)
     talk.now += 400
     talk.tell(ev.Synced(sync, SyncAnswer(ILLEGAL_GENERATION), talk.now))
     assert talk.order(ev.Lose).partitions == tps(0)
@@ -252,15 +232,14 @@ def test_a_repeated_sync_of_a_member_that_is_not_known_any_more_loses_everything
 
 
 def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_is_found_again() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    join = rejoin(talk)
+    talk = ClassicConversation.settled(0)
+    join = talk.rejoin()
     talk.tell(ev.Joined(join, JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
     plan = talk.order(ev.MakePlan)
     talk.tell(ev.Unanswered(talk.order(ev.SendHeartbeat), "timed out"))
     talk.order(ev.ForgetCoordinator)
     assert talk.tell(ev.Planned(plan, {"me": tps(0)})) == [], "there is nobody to send it to"
-    look_up_anew(talk)
+    talk.find_anew()
     assert talk.order(ev.SendSync).plan == {"me": tps(0)}
 
 
@@ -290,8 +269,7 @@ def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_
 def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
     asked: str, error: int, kept: str
 ) -> None:
-    talk = ClassicConversation()
-    talk.settle(0, 1)
+    talk = ClassicConversation.settled(0, 1)
     refused(talk, asked, error)
     assert talk.kinds() == ["Lose", "SendJoin"], "what is lost is not drained and committed"
     assert talk.order(ev.Lose).partitions == tps(0, 1)
@@ -306,8 +284,7 @@ def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
 def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_after_waits_that_grow(
     asked: str, error: int
 ) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     refused(talk, asked, error)
     join, began = talk.order(ev.SendJoin), talk.now
     for generation in range(3, 23):
@@ -328,11 +305,10 @@ def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_aft
 @pytest.mark.scenario("testJoinGroupUnknownMemberResponseWithOldGeneration")
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_join_that_was_given_up_changes_nothing(error: int) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    outdated = rejoin(talk)
+    talk = ClassicConversation.settled(0)
+    outdated = talk.rejoin()
     talk.tell(ev.Unanswered(outdated, "timed out"))
-    look_up_anew(talk)
+    talk.find_anew()
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
     talk.tell(ev.Joined(outdated, JoinAnswer(error)))
     assert (talk.member.state, talk.member.generation, talk.member.member_id) == (State.STABLE, 2, "me")
@@ -344,9 +320,8 @@ def test_an_answer_to_a_join_that_was_given_up_changes_nothing(error: int) -> No
 )
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_sync_of_a_generation_that_is_over_changes_nothing(error: int) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    outdated = talk.join(rejoin(talk), generation=2)
+    talk = ClassicConversation.settled(0)
+    outdated = talk.join(talk.rejoin(), generation=2)
     talk.heartbeat(ILLEGAL_GENERATION)
     talk.tell(ev.Tick(), after=0.3)
     sync = talk.join(talk.order(ev.SendJoin), generation=3)
@@ -361,7 +336,7 @@ def test_every_join_says_why() -> None:
     talk = ClassicConversation()
     first = talk.find()
     talk.sync(talk.join(first), tps(0, 1))
-    announced = rejoin(talk)
+    announced = talk.rejoin()
     talk.sync(talk.join(announced, generation=2), tps(0))
     talk.tell(ev.Released(talk.order(ev.Revoke)))
     reasons = [first.reason, announced.reason, talk.order(ev.SendJoin).reason]
@@ -376,10 +351,9 @@ def test_whoever_a_group_of_the_consumer_protocol_takes_back_after_its_session_h
     away: float, lost: tuple[object, ...] | None
 ) -> None:
     """Such a group takes a classic member back under its old id, though it gave its partitions away meanwhile."""
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.Unanswered(rejoin(talk), "timed out"), after=away)
-    look_up_anew(talk)
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Unanswered(talk.rejoin(), "timed out"), after=away)
+    talk.find_anew()
     sync = talk.join(talk.order(ev.SendJoin), generation=9, leader="")
     assert [command.partitions for command in talk.ordered if isinstance(command, ev.Lose)] == ([lost] if lost else [])
     talk.sync(sync, tps(0))
@@ -396,8 +370,7 @@ def test_whoever_a_group_of_the_consumer_protocol_takes_back_after_its_session_h
 )
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_heartbeat_of_the_generation_before_changes_nothing(error: int) -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
     outdated = talk.beat
     assert outdated is not None
     talk.tell(ev.TopicsChanged("orders grew"))
@@ -409,12 +382,11 @@ def test_an_answer_to_a_heartbeat_of_the_generation_before_changes_nothing(error
 
 @pytest.mark.scenario("HeartbeatTest", "test_coordinator__do_heartbeat")
 def test_a_heartbeat_without_an_answer_is_followed_by_a_look_up_and_another_and_costs_nothing() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     assert talk.beat is not None
     talk.tell(ev.Unanswered(talk.beat, "timed out"), after=3)
     talk.order(ev.ForgetCoordinator)
-    look_up_anew(talk)
+    talk.find_anew()
     beat = talk.order(ev.SendHeartbeat)
     assert (beat.generation, beat.member_id, talk.member.owned) == (1, "me", frozenset(tps(0)))
 
@@ -429,9 +401,8 @@ def test_a_heartbeat_without_an_answer_is_followed_by_a_look_up_and_another_and_
 )
 @pytest.mark.parametrize("error", STALE)
 def test_a_commit_refused_under_the_generation_before_changes_nothing(error: int) -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
-    talk.sync(talk.join(rejoin(talk), generation=2), tps(0))
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
+    talk.sync(talk.join(talk.rejoin(), generation=2), tps(0))
     talk.tell(ev.CommitRefused(1, "me", error))
     assert not {"Lose", "Fail", "SendJoin"} & set(talk.kinds())
     assert (talk.member.state, talk.member.generation) == (State.STABLE, 2)
@@ -444,8 +415,7 @@ def test_a_commit_refused_under_the_generation_before_changes_nothing(error: int
 )
 @pytest.mark.parametrize("error", STALE)
 def test_a_commit_refused_after_the_generation_was_reset_changes_nothing_more(error: int) -> None:
-    talk = ClassicConversation(instance_id="pod-0")
-    talk.settle(0)
+    talk = ClassicConversation.settled(0, instance_id="pod-0")
     talk.heartbeat(ILLEGAL_GENERATION)
     join = talk.order(ev.SendJoin)
     talk.tell(ev.CommitRefused(1, "me", error))
@@ -462,9 +432,8 @@ def test_a_commit_refused_after_the_generation_was_reset_changes_nothing_more(er
 @pytest.mark.parametrize("error", [ILLEGAL_GENERATION, UNKNOWN_MEMBER])
 @pytest.mark.parametrize("asked", ["join", "sync"])
 def test_a_commit_refused_while_the_next_generation_is_joined_leaves_that_join_alone(error: int, asked: str) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    join = rejoin(talk)
+    talk = ClassicConversation.settled(0)
+    join = talk.rejoin()
     if asked == "sync":
         talk.join(join, generation=2)
     talk.tell(ev.CommitRefused(talk.member.generation, "me", error))
@@ -474,15 +443,14 @@ def test_a_commit_refused_while_the_next_generation_is_joined_leaves_that_join_a
 
 @pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect", "test_commit_failed_scenarios")
 def test_several_requests_that_a_moved_coordinator_refuses_lead_to_one_look_up() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     assert talk.beat is not None
     talk.tell(ev.CommitRefused(1, "me", NOT_COORDINATOR))
     forgotten = talk.kinds().count("ForgetCoordinator")
     talk.tell(ev.Unanswered(talk.beat, "closed on our side"))
     forgotten += talk.kinds().count("ForgetCoordinator")
     assert forgotten == 1
-    look_up_anew(talk)
+    talk.find_anew()
     assert talk.member.state is State.STABLE
 
 
@@ -503,10 +471,8 @@ def test_a_returned_leader_that_was_told_to_skip_its_plan_joins_anew_when_topics
 @pytest.mark.scenario("testCloseNoResponseForLeaveGroup", "LeaveUnknownMemberIsSuccess")
 @pytest.mark.parametrize("error", [None, 0, NOT_COORDINATOR, UNKNOWN_MEMBER, LOADING, 999])
 def test_leave_group_is_tried_once_whatever_comes_of_it(error: int | None) -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk = ClassicConversation.settled(0)
+    talk.tell(ev.Released(talk.leave()))
     leave = talk.order(ev.SendLeave)
     talk.tell(ev.Unanswered(leave, "timed out") if error is None else ev.LeaveAnswered(leave, error))
     assert talk.member.state is State.LEFT
@@ -515,10 +481,8 @@ def test_leave_group_is_tried_once_whatever_comes_of_it(error: int | None) -> No
 
 @pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
 def test_a_stop_without_a_coordinator_drains_and_ends() -> None:
-    talk = ClassicConversation()
-    talk.settle(0)
+    talk = ClassicConversation.settled(0)
     talk.heartbeat(NOT_COORDINATOR)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk.tell(ev.Released(talk.leave()))
     talk.tell(ev.Unanswered(talk.order(ev.SendLeave), "the coordinator is not known now"))
     assert talk.member.state is State.LEFT

@@ -75,8 +75,7 @@ def test_fenced_in_any_state_a_member_loses_all_it_owns_and_joins_anew(state: St
 
 @pytest.mark.scenario("testFencingWhenStateIs*")
 def test_fenced_while_leaving_it_has_left() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.tell(ev.LeaveWanted("SIGTERM"))
     talk.answer(error=FENCED_EPOCH)
     assert talk.order(ev.Lose).partitions == tps(0)
@@ -126,8 +125,7 @@ def test_a_stale_epoch_in_the_middle_of_a_drain_is_asked_for_at_once_and_the_dra
 
 @pytest.mark.scenario("DuplicatePartitionAssignmentNoRewind")
 def test_an_assignment_that_is_sent_again_is_not_taken_up_again() -> None:
-    talk = ConsumerConversation()
-    talk.settle(0, 1)
+    talk = ConsumerConversation.settled(0, 1)
     for _ in range(3):
         talk.answer(owned(0, 1, 1, 0), epoch=2)
         assert not {"Assign", "Revoke", "Lose"} & set(talk.kinds())
@@ -137,8 +135,7 @@ def test_an_assignment_that_is_sent_again_is_not_taken_up_again() -> None:
 @pytest.mark.scenario("0147 fatal")
 @pytest.mark.parametrize("error", [24, 30, 42, 81, 82, 112, 128])
 def test_what_only_a_person_can_cure_ends_the_service_and_says_the_remedy(error: int) -> None:
-    talk = ConsumerConversation(instance_id="pod-0")
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0, instance_id="pod-0")
     talk.answer(error=error, message="the brokers' own words")
     assert talk.order(ev.Lose).partitions == tps(0)
     told = talk.order(ev.Fail).message
@@ -149,8 +146,7 @@ def test_what_only_a_person_can_cure_ends_the_service_and_says_the_remedy(error:
 @pytest.mark.scenario("0147 retriable")
 @pytest.mark.parametrize("error", [-1, LOADING, 999])
 def test_what_passes_is_asked_again_in_full_and_costs_nothing(error: int) -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(owned(7), error=error)
     assert talk.ordered == []
     assert talk.now < talk.member.deadline() < talk.now + 2, "after a pause"
@@ -162,8 +158,7 @@ def test_what_passes_is_asked_again_in_full_and_costs_nothing(error: int) -> Non
 @pytest.mark.scenario("NegativeEpochIgnored")
 @pytest.mark.parametrize("epoch", [-1, -2, 0])
 def test_an_epoch_that_is_none_is_not_adopted_though_the_assignment_counts(epoch: int) -> None:
-    talk = ConsumerConversation()
-    talk.settle(0)
+    talk = ConsumerConversation.settled(0)
     talk.answer(owned(0, 1), epoch=epoch)
     assert talk.member.generation == 2
     assert talk.member.owned == frozenset(tps(0, 1))

@@ -24,7 +24,7 @@ from tests.fakes.complete_settings import settings_of
 from tests.fakes.driver import until
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.fakes.stage import Stage, tps
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import Teller, in_virtual_time, with_scene
 
 ZERO, ONE = tps(0, 1)
 _OLD, _NEW = UUID(int=1), UUID(int=2)
@@ -126,6 +126,11 @@ def play(story: Callable[[World], Any], stop: str) -> None:
     in_virtual_time(whole, sockets=False)
 
 
+def told(stop: str) -> Teller[World]:
+    """Tests of a world of their own."""
+    return with_scene(lambda story, _: play(story, stop))
+
+
 async def test_a_partition_that_does_not_exist_ends_the_service_before_anything_is_consumed() -> None:
     world: Any = _Topics()
     settings = _settings("never", partitions=["orders:1-2"])
@@ -134,39 +139,32 @@ async def test_a_partition_that_does_not_exist_ends_the_service_before_anything_
         await asyncio.wait_for(source.run(), 5)
 
 
-def test_a_topic_that_is_created_anew_is_consumed_from_its_beginning() -> None:
-    async def story(world: World) -> None:
-        await until(lambda: world.worker.positions == {ZERO: 500, ONE: 500})
-        world.create_anew()
-        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
-
-    play(story, "never")
+@told("never")
+async def test_a_topic_that_is_created_anew_is_consumed_from_its_beginning(world: World) -> None:
+    await until(lambda: world.worker.positions == {ZERO: 500, ONE: 500})
+    world.create_anew()
+    await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
 
 
-def test_a_position_that_the_new_topic_does_not_reach_is_not_taken_to_its_end() -> None:
+@told("never")
+async def test_a_position_that_the_new_topic_does_not_reach_is_not_taken_to_its_end(world: World) -> None:
     """The client finds it out of range before the metadata shows another id."""
-
-    async def story(world: World) -> None:
-        await until(lambda: world.worker.positions == {ZERO: 500, ONE: 500})
-        world.id, world.ends = _NEW, {ZERO: 20, ONE: 20}
-        world.worker.fall_out_of_range()
-        await asyncio.sleep(5.0)
-        assert not world.worker.positions
-        world.recreated.set()
-        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
-
-    play(story, "never")
+    await until(lambda: world.worker.positions == {ZERO: 500, ONE: 500})
+    world.id, world.ends = _NEW, {ZERO: 20, ONE: 20}
+    world.worker.fall_out_of_range()
+    await asyncio.sleep(5.0)
+    assert not world.worker.positions
+    world.recreated.set()
+    await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
 
 
-def test_one_that_had_no_start_yet_begins_the_new_topic_at_its_beginning_too() -> None:
-    async def story(world: World) -> None:
-        world.silent = {ONE}
-        await until(lambda: world.worker.positions == {ZERO: 500})
-        world.silent.clear()
-        world.create_anew()
-        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
-
-    play(story, "never")
+@told("never")
+async def test_one_that_had_no_start_yet_begins_the_new_topic_at_its_beginning_too(world: World) -> None:
+    world.silent = {ONE}
+    await until(lambda: world.worker.positions == {ZERO: 500})
+    world.silent.clear()
+    world.create_anew()
+    await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
 
 
 def test_a_range_that_is_gone_with_its_topic_ends_unfinished_and_nothing_of_the_new_one_is_handled(
@@ -185,46 +183,43 @@ def test_a_range_that_is_gone_with_its_topic_ends_unfinished_and_nothing_of_the_
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["as long as it takes", "until the service is to stop"])
-def test_a_partition_at_its_end_waits_for_its_worker_however_long_another_ones_record_takes(*, leaves: bool) -> None:
-    """Its report waits for `on_revoked`, and that for the record in hand."""
-
-    async def story(world: World) -> None:
-        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
-        world.worker.held_up = True
-        world.worker.take_to(ZERO, 500)
-        await asyncio.sleep(3600.0)
-        assert world.state(ZERO) is PartitionState.STOPPING
-        assert world.state(ONE) is PartitionState.RUNNING
-        assert not world.stage.pool.escalated
-        assert not world.source.assign().finished
-        if leaves:
-            world.source.leave("SIGTERM")
-            await until(lambda: world.stage.pool.escalated == [0])
-            return
-        world.worker.held_up = False
-        world.stage.assignment.let_go([ZERO])
-        world.worker.take_to(ONE, 500)
-        await until(lambda: world.source.over)
-        assert world.source.through
-        assert not world.source.unfinished
-
-    play(story, "end")
-
-
-def test_leaders_that_do_not_tell_where_their_logs_end_are_named_while_everything_waits_for_them(
-    capfd: pytest.CaptureFixture[str],
+@told("end")
+async def test_a_partition_at_its_end_waits_for_its_worker_however_long_another_ones_record_takes(
+    world: World, *, leaves: bool
 ) -> None:
-    async def story(world: World) -> None:
-        world.silent = {ONE}
-        await asyncio.sleep(9.0)
-        assert not capfd.readouterr().err, "an election takes less"
-        await asyncio.sleep(4.0)
-        log = capfd.readouterr().err
-        assert log.count("1 have not: orders:1; start the brokers") == 1
-        assert not world.worker.positions
-        await asyncio.sleep(60.0)
-        assert capfd.readouterr().err.count("1 have not: orders:1") == 1, "once a minute"
-        world.silent.clear()
-        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
+    """Its report waits for `on_revoked`, and that for the record in hand."""
+    await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
+    world.worker.held_up = True
+    world.worker.take_to(ZERO, 500)
+    await asyncio.sleep(3600.0)
+    assert world.state(ZERO) is PartitionState.STOPPING
+    assert world.state(ONE) is PartitionState.RUNNING
+    assert not world.stage.pool.escalated
+    assert not world.source.assign().finished
+    if leaves:
+        world.source.leave("SIGTERM")
+        await until(lambda: world.stage.pool.escalated == [0])
+        return
+    world.worker.held_up = False
+    world.stage.assignment.let_go([ZERO])
+    world.worker.take_to(ONE, 500)
+    await until(lambda: world.source.over)
+    assert world.source.through
+    assert not world.source.unfinished
 
-    play(story, "end")
+
+@told("end")
+async def test_leaders_that_do_not_tell_where_their_logs_end_are_named_while_everything_waits_for_them(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.silent = {ONE}
+    await asyncio.sleep(9.0)
+    assert not capfd.readouterr().err, "an election takes less"
+    await asyncio.sleep(4.0)
+    log = capfd.readouterr().err
+    assert log.count("1 have not: orders:1; start the brokers") == 1
+    assert not world.worker.positions
+    await asyncio.sleep(60.0)
+    assert capfd.readouterr().err.count("1 have not: orders:1") == 1, "once a minute"
+    world.silent.clear()
+    await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})

@@ -20,7 +20,7 @@ from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from tests.fakes.complete_settings import settings_of
 from tests.fakes.stage import Stage, consumed, tps
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import Teller, in_virtual_time, with_scene
 
 SETTINGS = settings_of(group={"drain_timeout_ms": 10_000, "commit_timeout_ms": 3000, "max_poll_interval_ms": 60_000})
 
@@ -95,306 +95,292 @@ class World:
         return clock.now() - began
 
 
-def play(story: Callable[[World], Any]) -> None:
+def _play(story: Callable[[World], Any], _: object) -> None:
     async def whole() -> None:
         await story(World())
 
     in_virtual_time(whole, sockets=False)
 
 
-@pytest.mark.parametrize("cooperative", [True, False])
-def test_invariant_4_a_partition_that_cannot_be_taken_from_its_worker_stays_owned_where_it_can_be_named(
-    cooperative: bool,
-) -> None:
-    async def story(world: World) -> None:
-        world.consume(0, 110, in_hand=1)
-        held, rest = await world.revocation.revoke(tuple(tps(0)), lambda: cooperative)
-        assert world.stage.state(0) is PartitionState.STUCK
-        assert held == (frozenset(tps(0)) if cooperative else frozenset())
-        if rest is not None:
-            await rest
-        assert world.committed == {0: 110}
+told: Teller[World] = with_scene(_play)
+"""Tests of a world of their own."""
 
-    play(story)
+
+@pytest.mark.parametrize("cooperative", [True, False])
+@told
+async def test_invariant_4_a_partition_that_cannot_be_taken_from_its_worker_stays_owned_where_it_can_be_named(
+    world: World, cooperative: bool
+) -> None:
+    world.consume(0, 110, in_hand=1)
+    held, rest = await world.revocation.revoke(tuple(tps(0)), lambda: cooperative)
+    assert world.stage.state(0) is PartitionState.STUCK
+    assert held == (frozenset(tps(0)) if cooperative else frozenset())
+    if rest is not None:
+        await rest
+    assert world.committed == {0: 110}
 
 
 @pytest.mark.parametrize("ends", ["dies", "lets go"])
-def test_invariant_3_nothing_that_a_worker_does_beyond_the_rebalance_timeout_is_committed(ends: str) -> None:
-    async def story(world: World) -> None:
-        world.consume(0, 110, in_hand=1)
-        await world.revocation.revoke(tuple(tps(0)), lambda: False)
-        start = world.stage.start_of(0)
-        world.consume(0, 111)
-        assert consumed(world.stage) == {}
-        if ends == "dies":
-            world.stage.die()
-        else:
-            world.stage.stopped(start, 112)
-        assert consumed(world.stage) == {}
-        assert tps(0)[0] not in world.stage.assignment.table
-
-    play(story)
-
-
-def test_invariant_7_a_partition_that_comes_back_is_taken_up_when_the_worker_that_clung_to_it_is_gone() -> None:
-    async def story(world: World) -> None:
-        world.consume(0, 110, in_hand=1)
-        await world.revocation.revoke(tuple(tps(0)), lambda: False)
-        world.stage.resolving.clear()
-        world.stage.assignment.assign(tps(0))
-        assert world.stage.state(0) is PartitionState.STUCK
+@told
+async def test_invariant_3_nothing_that_a_worker_does_beyond_the_rebalance_timeout_is_committed(
+    world: World, ends: str
+) -> None:
+    world.consume(0, 110, in_hand=1)
+    await world.revocation.revoke(tuple(tps(0)), lambda: False)
+    start = world.stage.start_of(0)
+    world.consume(0, 111)
+    assert consumed(world.stage) == {}
+    if ends == "dies":
         world.stage.die()
-        assert [partition.tp for partition in world.stage.resolving] == tps(0)
-        world.stage.revive()
-        world.stage.resolve(0)
-        world.consume(0, 120)
-        assert consumed(world.stage) == {0: 120}
-
-    play(story)
+    else:
+        world.stage.stopped(start, 112)
+    assert consumed(world.stage) == {}
+    assert tps(0)[0] not in world.stage.assignment.table
 
 
-def test_what_came_back_before_it_was_seen_off_does_not_count_as_left_uncommitted() -> None:
+@told
+async def test_invariant_7_a_partition_that_comes_back_is_taken_up_when_the_worker_that_clung_to_it_is_gone(
+    world: World,
+) -> None:
+    world.consume(0, 110, in_hand=1)
+    await world.revocation.revoke(tuple(tps(0)), lambda: False)
+    world.stage.resolving.clear()
+    world.stage.assignment.assign(tps(0))
+    assert world.stage.state(0) is PartitionState.STUCK
+    world.stage.die()
+    assert [partition.tp for partition in world.stage.resolving] == tps(0)
+    world.stage.revive()
+    world.stage.resolve(0)
+    world.consume(0, 120)
+    assert consumed(world.stage) == {0: 120}
+
+
+@told
+async def test_what_came_back_before_it_was_seen_off_does_not_count_as_left_uncommitted(world: World) -> None:
     """It was lost while it drained, and was assigned again: it goes on here, with its own offsets."""
-
-    async def story(world: World) -> None:
-        stage = world.stage
-        world.consume(0, 110, in_hand=1)
-        world.may_commit = False
-        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
-        await asyncio.sleep(1.0)
-        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
-        await asyncio.sleep(1.0)
-        before = world.revocation.uncommitted
-        for start in (stage.start_of(0), stage.start_of(1)):
-            stage.stopped(start, 111)
-        stage.give(0, 1)
-        world.consume(0, 150, in_hand=1)
-        await asyncio.gather(losing, revoking)
-        assert world.revocation.uncommitted == before
-        assert stage.state(0) is PartitionState.RUNNING
-
-    play(story)
+    stage = world.stage
+    world.consume(0, 110, in_hand=1)
+    world.may_commit = False
+    revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+    await asyncio.sleep(1.0)
+    losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
+    await asyncio.sleep(1.0)
+    before = world.revocation.uncommitted
+    for start in (stage.start_of(0), stage.start_of(1)):
+        stage.stopped(start, 111)
+    stage.give(0, 1)
+    world.consume(0, 150, in_hand=1)
+    await asyncio.gather(losing, revoking)
+    assert world.revocation.uncommitted == before
+    assert stage.state(0) is PartitionState.RUNNING
 
 
-def test_a_hand_over_tries_to_commit_even_where_a_commit_that_is_stuck_takes_all_of_its_time() -> None:
-    async def story(world: World) -> None:
-        world.consume(0, 110)
-        world.stuck_for = 5.0
-        timer = asyncio.create_task(world.commits.commit_every(1.0))
-        await asyncio.sleep(1.5)
-        world.consume(0, 120)
-        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
-        await asyncio.sleep(0.1)
-        world.stage.stopped(world.stage.start_of(0), 120)
-        await revoking
-        timer.cancel()
-        assert world.committed == {0: 120}
-        assert world.revocation.uncommitted == 0
-
-    play(story)
+@told
+async def test_a_hand_over_tries_to_commit_even_where_a_commit_that_is_stuck_takes_all_of_its_time(
+    world: World,
+) -> None:
+    world.consume(0, 110)
+    world.stuck_for = 5.0
+    timer = asyncio.create_task(world.commits.commit_every(1.0))
+    await asyncio.sleep(1.5)
+    world.consume(0, 120)
+    revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
+    await asyncio.sleep(0.1)
+    world.stage.stopped(world.stage.start_of(0), 120)
+    await revoking
+    timer.cancel()
+    assert world.committed == {0: 120}
+    assert world.revocation.uncommitted == 0
 
 
 @pytest.mark.parametrize("end", ["interrupted", "killed"])
-def test_invariant_8_a_record_that_was_not_handled_to_its_end_is_none_that_was_left_uncommitted(end: str) -> None:
-    async def story(world: World) -> None:
-        async def escalate(*_: Any) -> None:
-            if end == "killed":
-                world.stage.die()
-            else:
-                start = world.stage.start_of(0)
-                world.consume(0, 110)
-                world.stage.stopped(start, 110)
+@told
+async def test_invariant_8_a_record_that_was_not_handled_to_its_end_is_none_that_was_left_uncommitted(
+    world: World, end: str
+) -> None:
+    async def escalate(*_: Any) -> None:
+        if end == "killed":
+            world.stage.die()
+        else:
+            start = world.stage.start_of(0)
+            world.consume(0, 110)
+            world.stage.stopped(start, 110)
 
-        world.escalate(escalate)
-        world.consume(0, 110, in_hand=1)
-        world.revocation.begin_leaving()
-        await world.revocation.revoke(tuple(tps(0)), lambda: False)
-        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
-
-    play(story)
+    world.escalate(escalate)
+    world.consume(0, 110, in_hand=1)
+    world.revocation.begin_leaving()
+    await world.revocation.revoke(tuple(tps(0)), lambda: False)
+    assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
 
 
 @pytest.mark.parametrize("ordering", ["partition", "key"])
 @pytest.mark.parametrize("transactions", [False, True])
 @pytest.mark.parametrize("handled", [0, 1])
-def test_invariant_8_what_is_handled_and_not_delivered_when_its_worker_is_killed_counts_as_uncommitted(
-    ordering: str, transactions: bool, handled: int
+@told
+async def test_invariant_8_what_is_handled_and_not_delivered_when_its_worker_is_killed_counts_as_uncommitted(
+    world: World, ordering: str, transactions: bool, handled: int
 ) -> None:
-    async def story(world: World) -> None:
-        async def escalate(*_: Any) -> None:
-            world.stage.die()
+    async def escalate(*_: Any) -> None:
+        world.stage.die()
 
-        world.escalate(escalate)
-        world.stage.assignment.table.workers_commit = transactions
-        ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
-        if ordering == "key":
-            ledger.use_marks(start.slot)
-            world.consume(0, 110, in_hand=1)
-            for offset in range(110, 111 + handled):
-                ledger.in_hand(start.slot).mark(offset)
-        else:
-            ledger.use_runs(start.slot, delivered=True)
-            world.consume(0, 110, in_hand=1)
-            ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 110 + handled
-        world.revocation.begin_leaving()
-        await world.revocation.revoke(tuple(tps(0)), lambda: False)
-        assert world.revocation.uncommitted == handled
-
-    play(story)
+    world.escalate(escalate)
+    world.stage.assignment.table.workers_commit = transactions
+    ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
+    if ordering == "key":
+        ledger.use_marks(start.slot)
+        world.consume(0, 110, in_hand=1)
+        for offset in range(110, 111 + handled):
+            ledger.in_hand(start.slot).mark(offset)
+    else:
+        ledger.use_runs(start.slot, delivered=True)
+        world.consume(0, 110, in_hand=1)
+        ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 110 + handled
+    world.revocation.begin_leaving()
+    await world.revocation.revoke(tuple(tps(0)), lambda: False)
+    assert world.revocation.uncommitted == handled
 
 
 @pytest.mark.parametrize(("offset", "uncommitted"), [(100, 0), (101, 1)])
-def test_invariant_8_a_record_that_goes_on_to_its_end_when_its_partition_is_lost_counts_as_uncommitted(
-    offset: int, uncommitted: int
+@told
+async def test_invariant_8_a_record_that_goes_on_to_its_end_when_its_partition_is_lost_counts_as_uncommitted(
+    world: World, offset: int, uncommitted: int
 ) -> None:
-    async def story(world: World) -> None:
-        world.consume(0, 100, in_hand=1)
-        world.revocation.begin_leaving()
-        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
-        await asyncio.sleep(1.0)
-        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
-        await asyncio.sleep(1.0)
-        start = world.stage.start_of(0)
-        world.consume(0, offset)
-        world.stage.stopped(start, offset)
-        await asyncio.gather(losing, revoking)
-        assert world.revocation.uncommitted == uncommitted
-
-    play(story)
+    world.consume(0, 100, in_hand=1)
+    world.revocation.begin_leaving()
+    revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+    await asyncio.sleep(1.0)
+    losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
+    await asyncio.sleep(1.0)
+    start = world.stage.start_of(0)
+    world.consume(0, offset)
+    world.stage.stopped(start, offset)
+    await asyncio.gather(losing, revoking)
+    assert world.revocation.uncommitted == uncommitted
 
 
-def test_invariant_8_what_a_worker_that_died_long_ago_had_not_delivered_is_handled_here_again() -> None:
-    async def story(world: World) -> None:
-        ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
-        ledger.use_runs(start.slot, delivered=True)
-        world.consume(0, 110)
-        ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 120
-        world.stage.die()
-        world.stage.revive()
-        world.consume(0, 120)
-        world.revocation.begin_leaving()
-        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
-        await asyncio.sleep(1.0)
-        for number, offset in ((0, 120), (1, 100)):
-            world.stage.stopped(world.stage.start_of(number), offset)
-        await revoking
-        assert (world.committed, world.revocation.uncommitted) == ({0: 120}, 0)
+@told
+async def test_invariant_8_what_a_worker_that_died_long_ago_had_not_delivered_is_handled_here_again(
+    world: World,
+) -> None:
+    ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
+    ledger.use_runs(start.slot, delivered=True)
+    world.consume(0, 110)
+    ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 120
+    world.stage.die_and_revive()
+    world.consume(0, 120)
+    world.revocation.begin_leaving()
+    revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+    await asyncio.sleep(1.0)
+    for number, offset in ((0, 120), (1, 100)):
+        world.stage.stopped(world.stage.start_of(number), offset)
+    await revoking
+    assert (world.committed, world.revocation.uncommitted) == ({0: 120}, 0)
 
-    play(story)
 
-
-def test_invariant_7_a_partition_that_is_entered_anew_as_it_is_revoked_is_fetched_when_it_comes_again() -> None:
+@told
+async def test_invariant_7_a_partition_that_is_entered_anew_as_it_is_revoked_is_fetched_when_it_comes_again(
+    world: World,
+) -> None:
     """Its worker lets go of the one that was lost in the turn in which the revoke begins."""
-
-    async def story(world: World) -> None:
-        stage = world.stage
-        world.consume(0, 110, in_hand=1)
-        start = stage.start_of(0)
-        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0))))
-        await asyncio.sleep(0)
-        stage.assignment.assign(tps(0))
-        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
-        asyncio.get_running_loop().call_soon(stage.stopped, start, 111)
-        await asyncio.gather(losing, revoking)
-        assert stage.state(0) is None
-        stage.resolving.clear()
-        stage.assignment.assign(tps(0))
-        assert [partition.tp for partition in stage.resolving] == tps(0)
-
-    play(story)
+    stage = world.stage
+    world.consume(0, 110, in_hand=1)
+    start = stage.start_of(0)
+    losing = asyncio.create_task(world.revocation.lose(tuple(tps(0))))
+    await asyncio.sleep(0)
+    stage.assignment.assign(tps(0))
+    revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
+    asyncio.get_running_loop().call_soon(stage.stopped, start, 111)
+    await asyncio.gather(losing, revoking)
+    assert stage.state(0) is None
+    stage.resolving.clear()
+    stage.assignment.assign(tps(0))
+    assert [partition.tp for partition in stage.resolving] == tps(0)
 
 
-def test_a_coordinator_that_is_away_for_longer_than_a_commit_may_take_has_nothing_handled_twice() -> None:
-    async def story(world: World) -> None:
-        world.comes_back_after(12.0)
-        assert 12.0 <= await world.revoked() < 12.5
-        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
-
-    play(story)
+@told
+async def test_a_coordinator_that_is_away_for_longer_than_a_commit_may_take_has_nothing_handled_twice(
+    world: World,
+) -> None:
+    world.comes_back_after(12.0)
+    assert 12.0 <= await world.revoked() < 12.5
+    assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
 
 
 @pytest.mark.parametrize("error", [7, 14, 15, 16, None])
-def test_a_coordinator_that_moves_loads_or_does_not_answer_is_as_good_as_away(error: int | None) -> None:
-    async def story(world: World) -> None:
-        def is_there() -> None:
-            world.error = 0
+@told
+async def test_a_coordinator_that_moves_loads_or_does_not_answer_is_as_good_as_away(
+    world: World, error: int | None
+) -> None:
+    def is_there() -> None:
+        world.error = 0
 
-        world.error = error
-        asyncio.get_running_loop().call_later(12.0, is_there)
-        assert 12.0 <= await world.revoked() < 14.0
-        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
-
-    play(story)
+    world.error = error
+    asyncio.get_running_loop().call_later(12.0, is_there)
+    assert 12.0 <= await world.revoked() < 14.0
+    assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
 
 
-def test_a_commit_that_is_refused_by_a_coordinator_that_came_back_has_all_of_its_time() -> None:
-    async def story(world: World) -> None:
-        world.error = -1
-        world.comes_back_after(12.0)
-        assert 15.0 <= await world.revoked() < 15.5
-        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
-
-    play(story)
+@told
+async def test_a_commit_that_is_refused_by_a_coordinator_that_came_back_has_all_of_its_time(world: World) -> None:
+    world.error = -1
+    world.comes_back_after(12.0)
+    assert 15.0 <= await world.revoked() < 15.5
+    assert (world.committed, world.revocation.uncommitted) == ({}, 1)
 
 
 @pytest.mark.parametrize("how", ["away", "unanswered"])
-def test_a_coordinator_that_stays_away_leaves_room_for_the_join_in_the_rebalance_timeout(how: str) -> None:
-    async def story(world: World) -> None:
-        if how == "away":
-            world.may_commit = False
-        else:
-            world.error = None
-        assert 0.65 * 60 < await world.revoked() <= 0.75 * 60
-        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
+@told
+async def test_a_coordinator_that_stays_away_leaves_room_for_the_join_in_the_rebalance_timeout(
+    world: World, how: str
+) -> None:
+    if how == "away":
+        world.may_commit = False
+    else:
+        world.error = None
+    assert 0.65 * 60 < await world.revoked() <= 0.75 * 60
+    assert (world.committed, world.revocation.uncommitted) == ({}, 1)
 
-    play(story)
 
-
-def test_a_member_that_leaves_the_group_waits_for_no_coordinator() -> None:
+@told
+async def test_a_member_that_leaves_the_group_waits_for_no_coordinator(world: World) -> None:
     """A stop has a budget, which orchestrators go by."""
-
-    async def story(world: World) -> None:
-        world.revocation.begin_leaving()
-        world.may_commit = False
-        assert 3.0 <= await world.revoked() < 3.5
-        assert world.revocation.uncommitted == 1
-
-    play(story)
+    world.revocation.begin_leaving()
+    world.may_commit = False
+    assert 3.0 <= await world.revoked() < 3.5
+    assert world.revocation.uncommitted == 1
 
 
-def test_a_member_that_is_told_to_leave_while_it_waits_for_a_coordinator_leaves_within_its_budget() -> None:
-    async def story(world: World) -> None:
-        world.may_commit = False
-        waiting = asyncio.create_task(world.revoked())
-        await asyncio.sleep(10.0)
-        assert not waiting.done()
-        world.revocation.begin_leaving()
-        began = clock.now()
-        await world.revocation.revoke(tuple(tps(0)), lambda: False)
-        assert 3.0 <= clock.now() - began < 3.5
-        assert world.revocation.uncommitted == 1
-        assert world.stage.state(0) is None
-
-    play(story)
-
-
-def test_partitions_that_are_lost_while_their_commit_waits_for_a_coordinator_are_not_waited_for() -> None:
-    async def story(world: World) -> None:
-        world.may_commit = False
-        waiting = asyncio.create_task(world.revoked())
-        await asyncio.sleep(10.0)
-        assert not waiting.done()
-        await world.revocation.lose(tuple(tps(0)))
-        assert await waiting < 10.5
-        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
-
-    play(story)
+@told
+async def test_a_member_that_is_told_to_leave_while_it_waits_for_a_coordinator_leaves_within_its_budget(
+    world: World,
+) -> None:
+    world.may_commit = False
+    waiting = asyncio.create_task(world.revoked())
+    await asyncio.sleep(10.0)
+    assert not waiting.done()
+    world.revocation.begin_leaving()
+    began = clock.now()
+    await world.revocation.revoke(tuple(tps(0)), lambda: False)
+    assert 3.0 <= clock.now() - began < 3.5
+    assert world.revocation.uncommitted == 1
+    assert world.stage.state(0) is None
 
 
-def test_an_offset_that_this_user_may_not_commit_is_not_waited_for() -> None:
-    async def story(world: World) -> None:
-        world.error = 29
-        assert await world.revoked() < 0.5
-        assert world.revocation.uncommitted == 1
+@told
+async def test_partitions_that_are_lost_while_their_commit_waits_for_a_coordinator_are_not_waited_for(
+    world: World,
+) -> None:
+    world.may_commit = False
+    waiting = asyncio.create_task(world.revoked())
+    await asyncio.sleep(10.0)
+    assert not waiting.done()
+    await world.revocation.lose(tuple(tps(0)))
+    assert await waiting < 10.5
+    assert (world.committed, world.revocation.uncommitted) == ({}, 1)
 
-    play(story)
+
+@told
+async def test_an_offset_that_this_user_may_not_commit_is_not_waited_for(world: World) -> None:
+    world.error = 29
+    assert await world.revoked() < 0.5
+    assert world.revocation.uncommitted == 1

@@ -24,7 +24,7 @@ from kunicorn.supervisor.offsets.start_offsets import Starts
 from kunicorn.supervisor.tasks import ServiceTasks
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with, tps
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import Teller, in_virtual_time, with_scene
 from tests.unit.observe.snapshots import status
 
 FIRST, END = 5, 900
@@ -130,16 +130,6 @@ class World:
         await self.assignment.revoke([tp], clock.now() + 5, clock.now() + 10)
         self.assignment.forget([tp])
 
-    async def create_topic_anew(self, consumed: int) -> None:
-        """It is deleted and created again while partition 0 is handled up to there."""
-        assert self.topic_id is not None
-        self.topic_id = UUID(int=self.topic_id.int + 1)
-        began = clock.now()
-        renewing = asyncio.create_task(self.assignment.renew([ZERO], began + 5, began + 10))
-        await asyncio.sleep(0)
-        self.stage.stopped(self.stage.start_of(0), consumed)
-        await renewing
-
 
 def play(story: Callable[[World], Any], policy: str = "earliest") -> None:
     async def whole() -> None:
@@ -154,181 +144,147 @@ def play(story: Callable[[World], Any], policy: str = "earliest") -> None:
     in_virtual_time(whole, sockets=False)
 
 
-def test_an_offset_of_the_topic_that_has_the_name_by_now_is_not_taken_for_one_of_the_topic_before() -> None:
+def told(policy: str = "earliest") -> Teller[World]:
+    """Tests of a world of their own."""
+    return with_scene(lambda story, _: play(story, policy))
+
+
+@told()
+async def test_an_offset_of_the_topic_that_has_the_name_by_now_is_not_taken_for_one_of_the_topic_before(
+    world: World,
+) -> None:
     """A member whose metadata is old is given a partition that others have begun: it goes on there, and does not begin
     again when it hears that the topic was created anew."""
-
-    async def story(world: World) -> None:
-        world.committed[ZERO] = 7
-        world.learns = UUID(int=2)
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) is not None)
-        assert world.start_of(0) == 7
-        assert world.assignment.table[ZERO].topic_id == UUID(int=2)
-        assert world.assignment.table.of_gone_topics() == []
-
-    play(story)
+    world.committed[ZERO] = 7
+    world.learns = UUID(int=2)
+    world.assignment.assign([ZERO])
+    await until(lambda: world.start_of(0) is not None)
+    assert world.start_of(0) == 7
+    assert world.assignment.table[ZERO].topic_id == UUID(int=2)
+    assert world.assignment.table.of_gone_topics() == []
 
 
-def test_a_topic_that_a_plan_brings_before_the_metadata_is_known_for_another_one_when_it_is_created_anew() -> None:
+@told()
+async def test_a_topic_that_a_plan_brings_before_the_metadata_is_known_for_another_one_when_it_is_created_anew(
+    world: World,
+) -> None:
     """It was gone when this member last asked, and its leader has heard since that there is another one."""
-
-    async def story(world: World) -> None:
-        world.topic_id, world.learns = None, UUID(int=2)
-        world.committed[ZERO] = 7
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 7)
-        table = world.assignment.table
-        assert (table.topic_ids([ZERO]), table.of_gone_topics()) == ({"orders": UUID(int=2)}, [])
-        world.topic_id = UUID(int=3)
-        assert table.of_gone_topics() == [ZERO]
-
-    play(story)
-
-
-def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_committed() -> None:
-    """Where workers commit, each death has the position looked up."""
-
-    async def story(world: World) -> None:
-        world.assignment.table.workers_commit = True
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == FIRST)
-        world.committed[ZERO] = 700
-        await world.create_topic_anew(700)
-        await until(lambda: world.start_of(0) == FIRST)
-        world.committed[ZERO] = 800  # in transactions, of the new topic
-        world.stage.workers[0].consume(world.stage.start_of(0), 800)
-        world.stage.die()
-        await asyncio.sleep(1.0)
-        world.stage.revive()
-        await until(lambda: world.start_of(0) is not None)
-        assert world.start_of(0) == 800
-        assert world.committed[ZERO] == 800
-
-    play(story)
+    world.topic_id, world.learns = None, UUID(int=2)
+    world.committed[ZERO] = 7
+    world.assignment.assign([ZERO])
+    await until(lambda: world.start_of(0) == 7)
+    table = world.assignment.table
+    assert (table.topic_ids([ZERO]), table.of_gone_topics()) == ({"orders": UUID(int=2)}, [])
+    world.topic_id = UUID(int=3)
+    assert table.of_gone_topics() == [ZERO]
 
 
 @pytest.mark.parametrize(
     ("created_anew", "committed", "told"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_a_topic_deleted_and_created_later_begins_where_its_handler_that_keeps_offsets_is_told_and_not_where_it_says(
-    created_anew: bool,
-    committed: bool,
-    told: bool,
+@told()
+async def test_a_topic_deleted_and_created_later_begins_where_its_handler_that_keeps_offsets_is_told_not_where_it_says(
+    world: World, created_anew: bool, committed: bool, told: bool
 ) -> None:
     """Its partitions had left between the two topics. Members commit a start before they begin: where there is none,
     nobody has begun with the new topic, and what the handler has stored is of the old one."""
-
-    async def story(world: World) -> None:
-        world.stage.in_force.keeps_offsets = lambda _: True
-        world.stage.topics.created_anew = lambda _: created_anew
-        if committed:
-            world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) is not None)
-        assert (world.start_of(0), world.stage.start_of(0).reset) == (700 if committed else FIRST, told)
-        first = world.stage.start_of(0)
-        world.stage.workers[0].consume(first, 710)
-        world.stage.stopped(first, 710)
-        assert not world.stage.start_of(0).reset
-
-    play(story)
+    world.stage.in_force.keeps_offsets = lambda _: True
+    world.stage.topics.created_anew = lambda _: created_anew
+    if committed:
+        world.committed[ZERO] = 700
+    world.assignment.assign([ZERO])
+    await until(lambda: world.start_of(0) is not None)
+    assert (world.start_of(0), world.stage.start_of(0).reset) == (700 if committed else FIRST, told)
+    first = world.stage.start_of(0)
+    world.stage.workers[0].consume(first, 710)
+    world.stage.stopped(first, 710)
+    assert not world.stage.start_of(0).reset
 
 
-def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_has_begun_since() -> None:
+@told()
+async def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_has_begun_since(
+    world: World,
+) -> None:
     """Its worker died, and its last transaction is still open: what was chosen at first is older than that."""
-
-    async def story(world: World) -> None:
-        world.assignment.table.workers_commit = True
-        world.refused[ONE] = 3
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: world.start_of(0) == FIRST)
-        world.committed[ZERO] = 700  # in transactions
-        world.stage.workers[0].consume(world.stage.start_of(0), 700)
-        world.unstable = {ZERO}
-        world.stage.die()
-        await asyncio.sleep(5.0)
-        assert world.committed[ZERO] == 700
-        world.unstable.clear()
-        world.stage.revive()
-        await until(lambda: world.start_of(0) is not None)
-        assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
-
-    play(story)
+    world.assignment.table.workers_commit = True
+    world.refused[ONE] = 3
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: world.start_of(0) == FIRST)
+    world.committed[ZERO] = 700  # in transactions
+    world.stage.workers[0].consume(world.stage.start_of(0), 700)
+    world.unstable = {ZERO}
+    world.stage.die()
+    await asyncio.sleep(5.0)
+    assert world.committed[ZERO] == 700
+    world.unstable.clear()
+    world.stage.revive()
+    await until(lambda: world.start_of(0) is not None)
+    assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
 
 
-def test_a_partition_that_left_and_came_back_does_not_begin_where_nothing_was_committed() -> None:
-    async def story(world: World) -> None:
-        world.may_commit = False
-        world.assignment.assign([ZERO])
-        await asyncio.sleep(1.0)
-        await world.give_back(ZERO)
-        world.assignment.assign([ZERO])
-        await asyncio.sleep(1.0)
-        assert world.start_of(0) is None
-        world.may_commit = True
-        world.changed.notify()
-        await until(lambda: world.start_of(0) == END)
-        assert world.committed == {ZERO: END}
-
-    play(story, policy="latest")
+@told(policy="latest")
+async def test_a_partition_that_left_and_came_back_does_not_begin_where_nothing_was_committed(world: World) -> None:
+    world.may_commit = False
+    world.assignment.assign([ZERO])
+    await asyncio.sleep(1.0)
+    await world.give_back(ZERO)
+    world.assignment.assign([ZERO])
+    await asyncio.sleep(1.0)
+    assert world.start_of(0) is None
+    world.may_commit = True
+    world.changed.notify()
+    await until(lambda: world.start_of(0) == END)
+    assert world.committed == {ZERO: END}
 
 
-def test_a_partition_that_left_and_came_back_does_not_begin_where_it_was_when_it_left() -> None:
-    async def story(world: World) -> None:
-        held: list[asyncio.Event] = []
-        world.held = held
-        world.committed[ZERO] = 510
-        world.assignment.assign([ZERO])
-        await until(lambda: len(held) == 1)
-        await world.give_back(ZERO)
-        world.committed[ZERO] = 520  # by its owner in between
-        world.assignment.assign([ZERO])
-        await until(lambda: len(held) == 2)
-        held[0].set()
-        await asyncio.sleep(1.0)
-        assert world.start_of(0) is None
-        held[1].set()
-        await until(lambda: world.start_of(0) is not None)
-        assert world.start_of(0) == 520
-
-    play(story, policy="latest")
+@told(policy="latest")
+async def test_a_partition_that_left_and_came_back_does_not_begin_where_it_was_when_it_left(world: World) -> None:
+    held: list[asyncio.Event] = []
+    world.held = held
+    world.committed[ZERO] = 510
+    world.assignment.assign([ZERO])
+    await until(lambda: len(held) == 1)
+    await world.give_back(ZERO)
+    world.committed[ZERO] = 520  # by its owner in between
+    world.assignment.assign([ZERO])
+    await until(lambda: len(held) == 2)
+    held[0].set()
+    await asyncio.sleep(1.0)
+    assert world.start_of(0) is None
+    held[1].set()
+    await until(lambda: world.start_of(0) is not None)
+    assert world.start_of(0) == 520
 
 
-def test_a_committed_offset_that_the_log_has_lost_is_counted_and_one_that_it_has_is_not() -> None:
-    async def story(world: World) -> None:
-        world.committed = {ZERO: 700, ONE: 600}
-        world.truncated = {ZERO}
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, 600))
-        page, _ = world.stage.metrics.render(status(), "text/plain", 10)
-        assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
-
-    play(story)
+@told()
+async def test_a_committed_offset_that_the_log_has_lost_is_counted_and_one_that_it_has_is_not(world: World) -> None:
+    world.committed = {ZERO: 700, ONE: 600}
+    world.truncated = {ZERO}
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, 600))
+    page, _ = world.stage.metrics.render(status(), "text/plain", 10)
+    assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
 
 
-def test_a_start_that_is_not_told_is_named_with_the_remedy_at_its_partition_and_when_it_lasts_in_the_log(
-    capfd: pytest.CaptureFixture[str],
+@told()
+async def test_a_start_that_is_not_told_is_named_with_the_remedy_at_its_partition_and_when_it_lasts_in_the_log(
+    world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = "1 partitions wait for their start offset: it is not stable yet: wait for the transaction"
-
-    async def story(world: World) -> None:
-        world.committed, world.unstable = {ZERO: 700, ONE: 800}, {ZERO}
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: world.start_of(1) == 800)
-        assert world.assignment.table[ZERO].reason == "it is not stable yet: wait for the transaction"
-        await asyncio.sleep(9.0)
-        assert told not in capfd.readouterr().err, "an election takes less"
-        await asyncio.sleep(4.0)
-        log = capfd.readouterr().err
-        assert log.count(told) == 1
-        assert "orders-0" in log
-        await asyncio.sleep(64.0)
-        assert capfd.readouterr().err.count(told) == 1, "once a minute"
-        world.unstable.clear()
-        await until(lambda: world.start_of(0) == 700)
-
-    play(story)
+    world.committed, world.unstable = {ZERO: 700, ONE: 800}, {ZERO}
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: world.start_of(1) == 800)
+    assert world.assignment.table[ZERO].reason == "it is not stable yet: wait for the transaction"
+    await asyncio.sleep(9.0)
+    assert told not in capfd.readouterr().err, "an election takes less"
+    await asyncio.sleep(4.0)
+    log = capfd.readouterr().err
+    assert log.count(told) == 1
+    assert "orders-0" in log
+    await asyncio.sleep(64.0)
+    assert capfd.readouterr().err.count(told) == 1, "once a minute"
+    world.unstable.clear()
+    await until(lambda: world.start_of(0) == 700)
 
 
 @pytest.mark.parametrize(
@@ -340,122 +296,112 @@ def test_a_start_that_is_not_told_is_named_with_the_remedy_at_its_partition_and_
         (None, "no coordinator takes commits of this member now"),
     ],
 )
-def test_invariant_7_a_start_that_is_not_committed_is_named_with_its_reason_and_when_it_lasts_in_the_log(
-    error: int | None, why: str, capfd: pytest.CaptureFixture[str]
+@told()
+async def test_invariant_7_a_start_that_is_not_committed_is_named_with_its_reason_and_when_it_lasts_in_the_log(
+    world: World, error: int | None, why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Not with what it waited for before: that its log's end was not told."""
     told = f"1 partitions wait for their start offset: its start offset is not committed yet: {why}"
-
-    async def story(world: World) -> None:
-        world.unstable = {ZERO}
-        world.may_commit, world.refused = error is not None, {ZERO: error or 0}
-        world.assignment.assign([ZERO])
-        partition = world.assignment.table[ZERO]
-        await asyncio.sleep(1.0)
-        assert partition.reason == "it is not stable yet: wait for the transaction"
-        world.unstable.clear()
-        await asyncio.sleep(6.0)
-        assert partition.state is PartitionState.RESOLVING
-        assert (partition.reason or "").startswith(f"its start offset is not committed yet: {why}")
-        capfd.readouterr()
-        await asyncio.sleep(20.0)
-        log = capfd.readouterr().err
-        assert log.count(told) == 1
-        assert "WARNING" in next(line for line in log.splitlines() if told in line)
-        await asyncio.sleep(60.0)
-        assert capfd.readouterr().err.count(told) == 1, "once a minute"
-        world.may_commit, world.refused = True, {}
-        await asyncio.sleep(5.0)
-        assert (world.start_of(0), world.committed) == (FIRST, {ZERO: FIRST})
-
-    play(story)
+    world.unstable = {ZERO}
+    world.may_commit, world.refused = error is not None, {ZERO: error or 0}
+    world.assignment.assign([ZERO])
+    partition = world.assignment.table[ZERO]
+    await asyncio.sleep(1.0)
+    assert partition.reason == "it is not stable yet: wait for the transaction"
+    world.unstable.clear()
+    await asyncio.sleep(6.0)
+    assert partition.state is PartitionState.RESOLVING
+    assert (partition.reason or "").startswith(f"its start offset is not committed yet: {why}")
+    capfd.readouterr()
+    await asyncio.sleep(20.0)
+    log = capfd.readouterr().err
+    assert log.count(told) == 1
+    assert "WARNING" in next(line for line in log.splitlines() if told in line)
+    await asyncio.sleep(60.0)
+    assert capfd.readouterr().err.count(told) == 1, "once a minute"
+    world.may_commit, world.refused = True, {}
+    await asyncio.sleep(5.0)
+    assert (world.start_of(0), world.committed) == (FIRST, {ZERO: FIRST})
 
 
-def test_a_start_that_is_not_committed_yet_holds_up_no_other() -> None:
-    async def story(world: World) -> None:
-        world.refused[ONE] = 3
-        world.assignment.assign([ZERO, ONE])
-        began = asyncio.get_running_loop().time()
-        await until(lambda: world.start_of(0) == FIRST)
-        assert asyncio.get_running_loop().time() - began < 1.0
-        assert world.start_of(1) is None
-        world.refused.clear()
-        await until(lambda: world.start_of(1) == FIRST)
-
-    play(story)
+@told()
+async def test_a_start_that_is_not_committed_yet_holds_up_no_other(world: World) -> None:
+    world.refused[ONE] = 3
+    world.assignment.assign([ZERO, ONE])
+    began = asyncio.get_running_loop().time()
+    await until(lambda: world.start_of(0) == FIRST)
+    assert asyncio.get_running_loop().time() - began < 1.0
+    assert world.start_of(1) is None
+    world.refused.clear()
+    await until(lambda: world.start_of(1) == FIRST)
 
 
-def test_a_start_that_was_chosen_stays_the_one_while_its_commit_is_refused() -> None:
+@told(policy="latest")
+async def test_a_start_that_was_chosen_stays_the_one_while_its_commit_is_refused(world: World) -> None:
     """Looked up anew it would be the log's end of a later time, and what was written since be skipped."""
-
-    async def story(world: World) -> None:
-        world.refused[ZERO] = 3
-        world.assignment.assign([ZERO])
-        await asyncio.sleep(60.0)
-        world.end += 50
-        await asyncio.sleep(60.0)
-        world.refused.clear()
-        await until(lambda: world.start_of(0) is not None)
-        assert world.start_of(0) == END
-
-    play(story, "latest")
+    world.refused[ZERO] = 3
+    world.assignment.assign([ZERO])
+    await asyncio.sleep(60.0)
+    world.end += 50
+    await asyncio.sleep(60.0)
+    world.refused.clear()
+    await until(lambda: world.start_of(0) is not None)
+    assert world.start_of(0) == END
 
 
-def test_partitions_whose_logs_are_known_later_do_not_wait_for_a_start_that_is_refused() -> None:
-    async def story(world: World) -> None:
-        world.refused[ZERO] = 3
-        known = asyncio.Event()
-        look_up = world.look_up
+@told()
+async def test_partitions_whose_logs_are_known_later_do_not_wait_for_a_start_that_is_refused(world: World) -> None:
+    world.refused[ZERO] = 3
+    known = asyncio.Event()
+    look_up = world.look_up
 
-        async def partly(partitions: Collection[TopicPartition]) -> Starts:
-            found = await look_up([tp for tp in partitions if tp != ONE or known.is_set()])
-            known.set()
-            return found
+    async def partly(partitions: Collection[TopicPartition]) -> Starts:
+        found = await look_up([tp for tp in partitions if tp != ONE or known.is_set()])
+        known.set()
+        return found
 
-        world.look_up = partly  # type: ignore[method-assign]
-        world.assignment.assign([ZERO, ONE])
-        began = asyncio.get_running_loop().time()
-        await until(lambda: world.start_of(1) == FIRST)
-        assert asyncio.get_running_loop().time() - began < 5.0
-
-    play(story)
+    world.look_up = partly  # type: ignore[method-assign]
+    world.assignment.assign([ZERO, ONE])
+    began = asyncio.get_running_loop().time()
+    await until(lambda: world.start_of(1) == FIRST)
+    assert asyncio.get_running_loop().time() - began < 5.0
 
 
-def test_a_right_to_read_that_comes_late_is_found_by_itself_with_one_look_up_for_all() -> None:
-    async def story(world: World) -> None:
-        world.denied = True
-        world.assignment.assign([ZERO, ONE])
-        await asyncio.sleep(25.0)
-        assert {partition.state for partition in world.assignment.table.values()} == {PartitionState.HALTED}
-        assert world.looked_up == 3, "at once, and every 10 s"
-        world.denied = False
-        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
-        assert world.looked_up == 4
-
-    play(story)
+@told()
+async def test_a_right_to_read_that_comes_late_is_found_by_itself_with_one_look_up_for_all(world: World) -> None:
+    world.denied = True
+    world.assignment.assign([ZERO, ONE])
+    await asyncio.sleep(25.0)
+    assert {partition.state for partition in world.assignment.table.values()} == {PartitionState.HALTED}
+    assert world.looked_up == 3, "at once, and every 10 s"
+    world.denied = False
+    await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+    assert world.looked_up == 4
 
 
-def test_a_start_that_may_not_be_committed_yet_is_kept_and_committed_before_anything_is_fetched() -> None:
+@told(policy="latest")
+async def test_a_start_that_may_not_be_committed_yet_is_kept_and_committed_before_anything_is_fetched(
+    world: World,
+) -> None:
     """Under `latest` the next owner would skip what was written since, if nothing was finished before it came."""
-
-    async def story(world: World) -> None:
-        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        world.refused = {ZERO: denied}
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: world.start_of(1) == END and world.stage.state(0) is PartitionState.HALTED)
-        halted = world.assignment.table[ZERO]
-        assert "this user needs READ on topic 'orders'" in (halted.reason or "")
-        world.end = END + 10
-        await asyncio.sleep(15.0)
-        assert (world.start_of(0), halted.committed, halted.state) == (None, None, PartitionState.HALTED)
-        world.refused = {}
-        await until(lambda: world.start_of(0) == END, within=15.0)
-        assert (world.committed[ZERO], halted.committed) == (END, END)
-
-    play(story, policy="latest")
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.refused = {ZERO: denied}
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: world.start_of(1) == END and world.stage.state(0) is PartitionState.HALTED)
+    halted = world.assignment.table[ZERO]
+    assert "this user needs READ on topic 'orders'" in (halted.reason or "")
+    world.end = END + 10
+    await asyncio.sleep(15.0)
+    assert (world.start_of(0), halted.committed, halted.state) == (None, None, PartitionState.HALTED)
+    world.refused = {}
+    await until(lambda: world.start_of(0) == END, within=15.0)
+    assert (world.committed[ZERO], halted.committed) == (END, END)
 
 
-def test_a_right_to_read_that_is_lost_twice_is_told_twice(capfd: pytest.CaptureFixture[str]) -> None:
+@told()
+async def test_a_right_to_read_that_is_lost_twice_is_told_twice(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
     """However often a fetch is refused meanwhile."""
 
     async def lose_the_right(world: World) -> None:
@@ -467,40 +413,33 @@ def test_a_right_to_read_that_is_lost_twice_is_told_twice(capfd: pytest.CaptureF
             await until(lambda start=start: worker.starts()[ZERO] is not start, within=15.0)
         assert capfd.readouterr().err.count("1 partitions are halted: this user may not read them") == 1
 
-    async def story(world: World) -> None:
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == FIRST)
-        await lose_the_right(world)
-        await asyncio.sleep(60.0)
-        await lose_the_right(world)
-
-    play(story)
+    world.assignment.assign([ZERO])
+    await until(lambda: world.start_of(0) == FIRST)
+    await lose_the_right(world)
+    await asyncio.sleep(60.0)
+    await lose_the_right(world)
 
 
-def test_what_a_person_resumes_in_vain_is_still_tried_again_by_itself() -> None:
-    async def story(world: World) -> None:
-        world.denied = True
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
-        world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
-        await until(lambda: world.looked_up == 2 and world.stage.state(1) is PartitionState.HALTED)
-        world.denied = False
-        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
-
-    play(story)
+@told()
+async def test_what_a_person_resumes_in_vain_is_still_tried_again_by_itself(world: World) -> None:
+    world.denied = True
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+    world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
+    await until(lambda: world.looked_up == 2 and world.stage.state(1) is PartitionState.HALTED)
+    world.denied = False
+    await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
 
 
-def test_what_a_person_resumes_before_it_has_begun_is_looked_up_with_one_question() -> None:
-    async def story(world: World) -> None:
-        world.denied = True
-        world.assignment.assign([ZERO, ONE])
-        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
-        world.denied = False
-        world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
-        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
-        assert world.looked_up == 2
-
-    play(story)
+@told()
+async def test_what_a_person_resumes_before_it_has_begun_is_looked_up_with_one_question(world: World) -> None:
+    world.denied = True
+    world.assignment.assign([ZERO, ONE])
+    await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+    world.denied = False
+    world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
+    await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+    assert world.looked_up == 2
 
 
 def test_one_of_a_new_topic_whose_leader_is_away_holds_up_no_other_that_came_with_it() -> None:
@@ -575,50 +514,46 @@ async def stop_and_go_on(world: World, how: str, epoch: EpochEnd) -> None:
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_a_log_that_was_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was_cut(how: str) -> None:
+@told()
+async def test_a_log_that_was_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was_cut(
+    world: World, how: str
+) -> None:
     """It has grown again: a worker would begin within it, and pass by what came in place of what was cut."""
-
-    async def story(world: World) -> None:
-        await stop_and_go_on(world, how, EpochEnd(0, 3, 710))
-        assert (world.start_of(0), world.stage.start_of(0).reset, world.committed[ZERO]) == (710, True, 710)
-        page, _ = world.stage.metrics.render(status(), "text/plain", 10)
-        assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
-
-    play(story)
+    await stop_and_go_on(world, how, EpochEnd(0, 3, 710))
+    assert (world.start_of(0), world.stage.start_of(0).reset, world.committed[ZERO]) == (710, True, 710)
+    page, _ = world.stage.metrics.render(status(), "text/plain", 10)
+    assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was(how: str) -> None:
-    async def story(world: World) -> None:
-        await stop_and_go_on(world, how, EpochEnd(0, 3, 900))
-        start = world.stage.start_of(0)
-        assert (start.offset, start.leader_epoch, start.reset) == (720, 3, False)
-        assert world.committed[ZERO] == 700
-        assert {at.offset for at in world.assignment.table.consumed().values()} == {720}, "it is still to be committed"
-
-    play(story)
+@told()
+async def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was(
+    world: World, how: str
+) -> None:
+    await stop_and_go_on(world, how, EpochEnd(0, 3, 900))
+    start = world.stage.start_of(0)
+    assert (start.offset, start.leader_epoch, start.reset) == (720, 3, False)
+    assert world.committed[ZERO] == 700
+    assert {at.offset for at in world.assignment.table.consumed().values()} == {720}, "it is still to be committed"
 
 
 @pytest.mark.parametrize("keeps_offsets", [False, True])
-def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them(
-    keeps_offsets: bool,
+@told()
+async def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them(
+    world: World, keeps_offsets: bool
 ) -> None:
     """Whoever fetches from that position on finds no truncation, as the log has it still: other records are there now
     in place of those that were done. A handler that keeps its offsets knows no more of that."""
-
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        world.stage.in_force.keeps_offsets = lambda _: keeps_offsets
-        before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
-        failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
-        world.assignment.worker_failed(world.stage.workers[0], failure)
-        world.epoch = EpochEnd(0, 3, 750)
-        resume(world)
-        await until(lambda: world.stage.start_of(0).grant != before)
-        start = world.stage.start_of(0)
-        assert (start.offset, set(bitmap.read(start.offset, start.done))) == (720, {725})
-
-    play(story)
+    await begin_where_committed(world)
+    world.stage.in_force.keeps_offsets = lambda _: keeps_offsets
+    before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
+    failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
+    world.assignment.worker_failed(world.stage.workers[0], failure)
+    world.epoch = EpochEnd(0, 3, 750)
+    resume(world)
+    await until(lambda: world.stage.start_of(0).grant != before)
+    start = world.stage.start_of(0)
+    assert (start.offset, set(bitmap.read(start.offset, start.done))) == (720, {725})
 
 
 @pytest.mark.parametrize(
@@ -630,77 +565,66 @@ def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cu
         (728, EpochEnd(ErrorCode.UNSUPPORTED_VERSION), set()),
     ],
 )
-def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_again(
-    first: int, epoch: EpochEnd, left: frozenset[int]
+@told()
+async def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_again(
+    world: World, first: int, epoch: EpochEnd, left: frozenset[int]
 ) -> None:
     """As far as it is known to be of the log of then."""
-
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        world.first, world.epoch = first, epoch
-        before, done = world.stage.start_of(0).grant, bitmap.written(710, {725, 790})
-        failure = Failed(before, FailureKind.OUT_OF_RANGE, 710, 3, "why", done)
-        world.assignment.worker_failed(world.stage.workers[0], failure)
-        await until(lambda: world.stage.start_of(0).grant != before)
-        start = world.stage.start_of(0)
-        assert (start.offset, bitmap.read(start.offset, start.done)) == (first, left)
-
-    play(story)
+    await begin_where_committed(world)
+    world.first, world.epoch = first, epoch
+    before, done = world.stage.start_of(0).grant, bitmap.written(710, {725, 790})
+    failure = Failed(before, FailureKind.OUT_OF_RANGE, 710, 3, "why", done)
+    world.assignment.worker_failed(world.stage.workers[0], failure)
+    await until(lambda: world.stage.start_of(0).grant != before)
+    start = world.stage.start_of(0)
+    assert (start.offset, bitmap.read(start.offset, start.done)) == (first, left)
 
 
-def test_a_partition_does_not_go_on_before_its_leader_tells_whether_its_log_was_cut() -> None:
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        failed(world, FailureKind.HANDLER)
-        world.epoch = EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        resume(world)
-        await asyncio.sleep(30.0)
-        partition = world.assignment.table[ZERO]
-        assert partition.state is PartitionState.RESOLVING
-        assert "OffsetForLeaderEpoch was answered with" in (partition.reason or "")
-        world.epoch = EpochEnd(0, 3, 715)
-        await until(lambda: world.start_of(0) == 715)
-
-    play(story)
+@told()
+async def test_a_partition_does_not_go_on_before_its_leader_tells_whether_its_log_was_cut(world: World) -> None:
+    await begin_where_committed(world)
+    failed(world, FailureKind.HANDLER)
+    world.epoch = EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    resume(world)
+    await asyncio.sleep(30.0)
+    partition = world.assignment.table[ZERO]
+    assert partition.state is PartitionState.RESOLVING
+    assert "OffsetForLeaderEpoch was answered with" in (partition.reason or "")
+    world.epoch = EpochEnd(0, 3, 715)
+    await until(lambda: world.start_of(0) == 715)
 
 
-def test_a_log_that_was_cut_under_none_halts_the_partition_again() -> None:
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        failed(world, FailureKind.HANDLER)
-        world.epoch = EpochEnd(0, 3, 710)
-        resume(world)
-        await until(lambda: world.stage.state(0) is PartitionState.HALTED)
-        assert 'auto_offset_reset is "none"' in (world.assignment.table[ZERO].reason or "")
-
-    play(story, policy="none")
+@told(policy="none")
+async def test_a_log_that_was_cut_under_none_halts_the_partition_again(world: World) -> None:
+    await begin_where_committed(world)
+    failed(world, FailureKind.HANDLER)
+    world.epoch = EpochEnd(0, 3, 710)
+    resume(world)
+    await until(lambda: world.stage.state(0) is PartitionState.HALTED)
+    assert 'auto_offset_reset is "none"' in (world.assignment.table[ZERO].reason or "")
 
 
-def test_where_the_handler_keeps_the_offsets_a_partition_goes_on_at_once() -> None:
+@told()
+async def test_where_the_handler_keeps_the_offsets_a_partition_goes_on_at_once(world: World) -> None:
     """It is asked where, and knows better than we do."""
-
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        world.stage.in_force.keeps_offsets = lambda _: True
-        failed(world, FailureKind.HANDLER)
-        resume(world)
-        assert world.stage.state(0) is PartitionState.STARTING
-
-    play(story)
+    await begin_where_committed(world)
+    world.stage.in_force.keeps_offsets = lambda _: True
+    failed(world, FailureKind.HANDLER)
+    resume(world)
+    assert world.stage.state(0) is PartitionState.STARTING
 
 
-def test_a_handler_whose_stored_offset_the_log_has_not_is_asked_again_when_a_person_resumes_the_partition() -> None:
+@told(policy="none")
+async def test_a_handler_whose_stored_offset_the_log_has_not_is_asked_again_when_a_person_resumes_the_partition(
+    world: World,
+) -> None:
     """Under `none` nothing took its place. Told as a new start, it would overwrite what the person has stored."""
-
-    async def story(world: World) -> None:
-        await begin_where_committed(world)
-        world.stage.in_force.keeps_offsets = lambda _: True
-        world.end = 710
-        failed(world, FailureKind.OUT_OF_RANGE)
-        await until(lambda: world.stage.state(0) is PartitionState.HALTED)
-        before = world.stage.start_of(0).grant
-        resume(world)
-        assert world.stage.start_of(0).grant > before
-        assert not world.stage.start_of(0).reset
-
-    play(story, policy="none")
+    await begin_where_committed(world)
+    world.stage.in_force.keeps_offsets = lambda _: True
+    world.end = 710
+    failed(world, FailureKind.OUT_OF_RANGE)
+    await until(lambda: world.stage.state(0) is PartitionState.HALTED)
+    before = world.stage.start_of(0).grant
+    resume(world)
+    assert world.stage.start_of(0).grant > before
+    assert not world.stage.start_of(0).reset

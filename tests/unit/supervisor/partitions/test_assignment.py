@@ -227,15 +227,13 @@ def test_invariant_3_a_report_by_another_worker_under_the_current_grant_is_refus
 def test_invariant_6_a_killed_worker_goes_on_in_its_successor_at_the_record_in_hand(stage: Stage) -> None:
     stage.give(0)
     stage.workers[0].consume(stage.start_of(0), 142, in_hand=1)
-    assert stage.die()
-    stage.revive()
+    assert stage.die_and_revive()
     assert stage.start_of(0).offset == 142
 
 
 def test_a_worker_that_died_before_it_opened_the_slot_repeats_from_the_start_offset(stage: Stage) -> None:
     stage.give(0)
-    assert not stage.die()
-    stage.revive()
+    assert not stage.die_and_revive()
     assert stage.start_of(0).offset == 100
 
 
@@ -244,8 +242,7 @@ def test_the_second_death_with_the_same_record_in_hand_halts_that_partition_alon
     for _ in range(2):
         stage.workers[0].consume(stage.start_of(0), 150, in_hand=1)
         stage.workers[0].consume(stage.start_of(1), 160)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
     assert stage.state(0) is PartitionState.HALTED
     assert stage.start_of(1).offset == 160
     assert stage.assignment.table[TopicPartition("orders", 0)].reason is not None
@@ -255,8 +252,7 @@ def die_with(stage: Stage, offset: int, in_hand: int, times: int) -> FetcherStar
     """So many workers die with these in hand; what the next one is told."""
     for _ in range(times):
         stage.workers[0].consume(stage.start_of(0), offset, in_hand=in_hand)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
     return stage.start_of(0)
 
 
@@ -265,8 +261,7 @@ def die_in_run(stage: Stage, offset: int, run: tuple[int, int], records: int) ->
     worker, start = stage.workers[0], stage.start_of(0)
     worker.consume(start, offset, in_hand=records, end=run[1])
     worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = run[0]
-    stage.die()
-    stage.revive()
+    stage.die_and_revive()
     return stage.start_of(0)
 
 
@@ -360,8 +355,7 @@ def test_a_record_is_alone_in_its_batch_also_where_those_behind_it_are_done_alre
     stage.give(0)
     for _ in range(2):
         stage.workers[0].consume(stage.start_of(0), 150, in_hand=1, end=155)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
     assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 150 in hand"
 
 
@@ -378,8 +372,7 @@ def test_a_record_of_a_batch_with_gaps_is_found_by_as_many_deaths_as_one_of_a_ba
             batches = [range(offset, offset + 1) for offset in offsets]
         batch = next(batch for batch in batches if killer in batch)
         stage.workers[0].consume(start, batch[0], in_hand=len(batch), end=batch[-1] + 1)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
         deaths += 1
     assert deaths == 4
     assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 950 in hand"
@@ -411,8 +404,7 @@ def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:
     stage.give(0)
     for offset in (150, 151, 152):
         stage.workers[0].consume(stage.start_of(0), offset, in_hand=1)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
     assert stage.state(0) is PartitionState.STARTING
 
 
@@ -472,14 +464,12 @@ def test_a_record_that_killed_workers_is_tried_again_with_the_deaths_of_a_new_on
     stage.give(0)
     for _ in range(2):
         stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
-        stage.die()
-        stage.revive()
+        stage.die_and_revive()
     assert stage.state(0) is PartitionState.HALTED
     assert stage.assignment.code_replaced("tried again with revision 2") == 1
     stage.resolve(0)
     stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
-    stage.die()
-    stage.revive()
+    stage.die_and_revive()
     assert stage.state(0) is PartitionState.STARTING
 
 
@@ -756,8 +746,7 @@ async def test_of_a_topic_that_was_created_anew_a_handler_that_keeps_offsets_is_
     stage.resolve(0)
     untold = stage.start_of(0)
     assert untold.reset
-    stage.die()
-    stage.revive()
+    stage.die_and_revive()
     begun = stage.start_of(0)
     assert (begun.grant > untold.grant, begun.reset) == (True, True)
     stage.workers[0].consume(begun, 101)

@@ -15,7 +15,7 @@ from kunicorn.supervisor.partitions.lag import INTERVAL, refresh_ends, watch_end
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.snapshot import _partition, lag_seconds
 from tests.fakes.stage import PlayedTopics, Stage, consumed
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import virtual_time
 
 
 def ago(seconds: float) -> int:
@@ -84,24 +84,22 @@ async def test_a_log_that_ends_before_what_was_consumed_of_it_may_be_of_a_topic_
     [((103, 103), 103, 1), ((103, 104), 104, 1), ((103, 105), 105, 1), ((105, 105), 105, 0), ((99, 99), 105, 2)],
     ids=["cut", "written to since", "written to as far", "whole", "what is consumed is not in it"],
 )
-def test_a_log_that_was_cut_before_a_partitions_stop_is_handled_up_to_its_end_once_its_topic_was_looked_up(
+@virtual_time(sockets=False)
+async def test_a_log_that_was_cut_before_a_partitions_stop_is_handled_up_to_its_end_once_its_topic_was_looked_up(
     ends: tuple[int, int], stop: int, doubts: int
 ) -> None:
-    async def story() -> None:
-        topics = PlayedTopics()
-        stage = Stage(topics=topics)
-        stage.give(0)
-        partition = stage.assignment.table[TopicPartition("orders", 0)]
-        partition.end_at(105)
-        for end in ends:
-            logs: Any = Logs(end)
-            assert partition.stop == 105, "it may be a topic created anew, whose end is another one"
-            await refresh_ends(logs, stage.assignment, stage.assignment.table)
-            await asyncio.sleep(INTERVAL)
-        assert partition.stop == stop
-        assert topics.doubts == doubts
-
-    in_virtual_time(story, sockets=False)
+    topics = PlayedTopics()
+    stage = Stage(topics=topics)
+    stage.give(0)
+    partition = stage.assignment.table[TopicPartition("orders", 0)]
+    partition.end_at(105)
+    for end in ends:
+        logs: Any = Logs(end)
+        assert partition.stop == 105, "it may be a topic created anew, whose end is another one"
+        await refresh_ends(logs, stage.assignment, stage.assignment.table)
+        await asyncio.sleep(INTERVAL)
+    assert partition.stop == stop
+    assert topics.doubts == doubts
 
 
 async def test_what_is_consumed_while_the_end_is_asked_for_is_no_reason_to_doubt_the_topic() -> None:
@@ -114,7 +112,8 @@ async def test_what_is_consumed_while_the_end_is_asked_for_is_no_reason_to_doubt
     assert topics.doubts == 0
 
 
-def test_each_second_only_those_are_asked_for_whose_end_is_not_known() -> None:
+@virtual_time(sockets=False)
+async def test_each_second_only_those_are_asked_for_whose_end_is_not_known() -> None:
     asked: list[set[int]] = []
 
     class Silent(Logs):
@@ -125,18 +124,15 @@ def test_each_second_only_those_are_asked_for_whose_end_is_not_known() -> None:
             answer = await super().list_offsets(queries)
             return {tp: found for tp, found in answer.items() if tp.partition != 1}
 
-    async def story() -> None:
-        stage = Stage()
-        stage.give(0, 1)
-        silent: Any = Silent(500)
-        watching = asyncio.ensure_future(watch_ends(silent, stage.assignment))
-        await asyncio.sleep(3.5)
-        assert asked == [{0, 1}, {1}, {1}, {1}]
-        stage.give(2)
-        await asyncio.sleep(1.0)
-        assert asked[4:] == [{1, 2}], "a newcomer's lag is not blank for long"
-        await asyncio.sleep(INTERVAL - 4.0)
-        assert [each for each in asked if 0 in each] == [{0, 1}, {0, 1, 2}]
-        watching.cancel()
-
-    in_virtual_time(story, sockets=False)
+    stage = Stage()
+    stage.give(0, 1)
+    silent: Any = Silent(500)
+    watching = asyncio.ensure_future(watch_ends(silent, stage.assignment))
+    await asyncio.sleep(3.5)
+    assert asked == [{0, 1}, {1}, {1}, {1}]
+    stage.give(2)
+    await asyncio.sleep(1.0)
+    assert asked[4:] == [{1, 2}], "a newcomer's lag is not blank for long"
+    await asyncio.sleep(INTERVAL - 4.0)
+    assert [each for each in asked if 0 in each] == [{0, 1}, {0, 1, 2}]
+    watching.cancel()

@@ -15,7 +15,7 @@ from kunicorn.supervisor.partitions.lag import INTERVAL
 from kunicorn.supervisor.partitions.silence import Silences, watch
 from kunicorn.supervisor.workers.process import WorkerProcess
 from tests.fakes.stage import PlayedTopics, Stage
-from tests.fakes.virtual_loop import in_virtual_time
+from tests.fakes.virtual_loop import virtual_time
 
 P0 = TopicPartition("orders", 0)
 MINUTE = 6
@@ -172,45 +172,40 @@ def test_where_another_client_does_not_help_the_next_try_comes_after_twice_the_t
     assert pauses == [MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 15 * MINUTE, 15 * MINUTE]
 
 
-def test_where_a_new_fetch_does_not_help_the_worker_is_replaced_and_so_its_client() -> None:
+@virtual_time(sockets=False)
+async def test_where_a_new_fetch_does_not_help_the_worker_is_replaced_and_so_its_client() -> None:
     """One that has lost all brokers looks for none any more (confluentinc/librdkafka 5301)."""
+    watched = Watched()
+    stage: Any = watched.stage
+    replaced: list[WorkerProcess] = []
 
-    async def story() -> None:
-        watched = Watched()
-        stage: Any = watched.stage
-        replaced: list[WorkerProcess] = []
+    async def replace(worker: WorkerProcess) -> None:
+        replaced.append(worker)
 
-        async def replace(worker: WorkerProcess) -> None:
-            replaced.append(worker)
-
-        watching = asyncio.create_task(watch(stage.assignment, stage.in_force, Metrics(), lambda: True, replace))
-        await asyncio.sleep((MINUTE + 0.5) * INTERVAL)
-        before = watched.stage.start_of(0)
-        assert (watched.worker.asked_to_stop(), replaced) == ([before.grant], [])
-        watched.stage.stopped(before, 100)
-        watched.consumed(100)
-        await asyncio.sleep((MINUTE - 1) * INTERVAL)
-        assert replaced == []
-        await asyncio.sleep(2 * INTERVAL)
-        assert [worker.number for worker in replaced] == [0]
-        assert watched.worker.asked_to_stop() == [before.grant], "the one that hands over has them stopped"
-        watching.cancel()
-
-    in_virtual_time(story, sockets=False)
+    watching = asyncio.create_task(watch(stage.assignment, stage.in_force, Metrics(), lambda: True, replace))
+    await asyncio.sleep((MINUTE + 0.5) * INTERVAL)
+    before = watched.stage.start_of(0)
+    assert (watched.worker.asked_to_stop(), replaced) == ([before.grant], [])
+    watched.stage.stopped(before, 100)
+    watched.consumed(100)
+    await asyncio.sleep((MINUTE - 1) * INTERVAL)
+    assert replaced == []
+    await asyncio.sleep(2 * INTERVAL)
+    assert [worker.number for worker in replaced] == [0]
+    assert watched.worker.asked_to_stop() == [before.grant], "the one that hands over has them stopped"
+    watching.cancel()
 
 
-def test_a_look_in_the_middle_of_a_rebalance_does_not_count_as_fetched_anew() -> None:
-    async def story() -> None:
-        watched = Watched()
-        steady, worker = [False] * (MINUTE + 1), watched.worker
-        stage: Any = watched.stage
-        is_steady = lambda: steady.pop() if steady else True  # noqa: E731
-        untouched: Any = None
-        watching = asyncio.create_task(watch(stage.assignment, stage.in_force, Metrics(), is_steady, untouched))
-        await asyncio.sleep((MINUTE + 1.5) * INTERVAL)
-        assert worker.asked_to_stop() == []
-        await asyncio.sleep(MINUTE * INTERVAL)
-        assert worker.asked_to_stop() != [], "a minute after it, not two"
-        watching.cancel()
-
-    in_virtual_time(story, sockets=False)
+@virtual_time(sockets=False)
+async def test_a_look_in_the_middle_of_a_rebalance_does_not_count_as_fetched_anew() -> None:
+    watched = Watched()
+    steady, worker = [False] * (MINUTE + 1), watched.worker
+    stage: Any = watched.stage
+    is_steady = lambda: steady.pop() if steady else True  # noqa: E731
+    untouched: Any = None
+    watching = asyncio.create_task(watch(stage.assignment, stage.in_force, Metrics(), is_steady, untouched))
+    await asyncio.sleep((MINUTE + 1.5) * INTERVAL)
+    assert worker.asked_to_stop() == []
+    await asyncio.sleep(MINUTE * INTERVAL)
+    assert worker.asked_to_stop() != [], "a minute after it, not two"
+    watching.cancel()

@@ -98,6 +98,18 @@ class Service:
     def reload(self) -> asyncio.Task[Outcome]:
         return asyncio.create_task(self.reloader.outcome())
 
+    async def reload_on_trial(self) -> asyncio.Task[Outcome]:
+        """A reload of which a worker is on trial."""
+        reloading = self.reload()
+        await until(lambda: self.slot.successor is not None)
+        return reloading
+
+    async def reloaded(self) -> None:
+        """It was ready, and all is in force."""
+        reloading = await self.reload_on_trial()
+        self.says(self.slot.successor, Ready())
+        assert (await reloading).completed
+
     def says(self, worker: WorkerProcess | None, message: Ready | WorkerFailed) -> None:
         assert worker is not None
         self.arbiter._on_message(worker, message)
@@ -158,8 +170,7 @@ async def service(monkeypatch: pytest.MonkeyPatch, workers: int) -> AsyncIterato
 async def test_code_that_cannot_serve_is_not_put_in_force_where_no_worker_lives_at_the_moment(
     service: Service,
 ) -> None:
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
+    reloading = await service.reload_on_trial()
     service.says(service.slot.successor, WorkerFailed("handler", "no database"))
     assert not (await reloading).completed
     assert (await reloading).message == "no database"
@@ -167,8 +178,7 @@ async def test_code_that_cannot_serve_is_not_put_in_force_where_no_worker_lives_
 
 
 async def test_code_that_can_is_and_its_worker_takes_the_empty_slot(service: Service) -> None:
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
+    reloading = await service.reload_on_trial()
     successor = service.slot.successor
     service.says(successor, Ready())
     assert (await reloading).completed
@@ -181,8 +191,7 @@ async def test_a_worker_that_comes_back_while_its_successor_starts_hands_over_to
     service.pool.want(1)
     service.tasks.start(service.arbiter.fill())
     await until(lambda: service.slot.forking)
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
+    reloading = await service.reload_on_trial()
     successor = service.slot.successor
     service.says(successor, Ready())
     await asyncio.sleep(0)
@@ -216,8 +225,7 @@ async def test_a_worker_is_not_replaced_while_the_one_that_it_has_replaced_outli
 
 async def test_a_worker_that_is_due_while_a_reload_replaces_it_is_not_replaced_once_more(service: Service) -> None:
     await service.begin()
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
+    reloading = await service.reload_on_trial()
     old = service.slot.process
     recycling = asyncio.create_task(service.replacer.replace(service.slot, "recycled", "age", only=old))
     await service.replaced(0)
@@ -252,10 +260,7 @@ async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: S
     service.arbiter.adopt(service.of(0, SETTINGS, at_last))
     service.pool.want(1)
     service.tasks.start(service.arbiter.fill())
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
-    service.says(service.slot.successor, Ready())
-    assert (await reloading).completed
+    await service.reloaded()
     there_is_one.set()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -276,10 +281,7 @@ async def test_a_worker_that_waits_for_a_template_until_a_reload_brings_one_has_
     service.pool.want(2)
     service.tasks.start(service.arbiter.fill())
     await until(lambda: len(service.arbiter._keepers) == 2)
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
-    service.says(service.slot.successor, Ready())
-    assert (await reloading).completed
+    await service.reloaded()
     last = service.pool.slots[1]
     await until(lambda: last.process is not None)
     assert last.process is not None
@@ -312,10 +314,7 @@ async def test_topics_that_are_in_force_already_are_not_looked_for_once_more(ser
     handler = SETTINGS.handler.model_copy(update={"dead_letter_topic": "g.dead-letters"})
     service.in_force.settings = SETTINGS.model_copy(update={"handler": handler})
     service.in_force.read_again.return_value = Reloaded(service.in_force.settings, (), ())
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
-    service.says(service.slot.successor, Ready())
-    assert (await reloading).completed
+    await service.reloaded()
     assert service.topics == {}
 
 
@@ -343,8 +342,7 @@ async def test_a_worker_that_waits_for_a_template_to_be_recycled_does_not_hold_u
     await asyncio.sleep(0)
     service.imported.clear()
     service.replacer._one_at_a_time.release()
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
+    reloading = await service.reload_on_trial()
     service.says(service.slot.successor, Ready())
     await until(lambda: service.slot.process is not worker)
     worker.kill()
@@ -436,8 +434,5 @@ async def test_a_reload_to_workers_that_are_too_many_for_the_memory_of_now_is_to
     service: Service, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rolling, "memory_limit", lambda: 1 << 20)
-    reloading = service.reload()
-    await until(lambda: service.slot.successor is not None)
-    service.says(service.slot.successor, Ready())
-    assert (await reloading).completed
+    await service.reloaded()
     assert "this container's memory limit is 1 MB" in capfd.readouterr().err

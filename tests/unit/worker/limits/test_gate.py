@@ -33,10 +33,10 @@ OPENS_AT_ONCE = CircuitBreaking(
 )
 
 
-def gate(circuit_breaker: CircuitBreaking | None = None, rate_limit: RateLimiting | None = None) -> Gate:
-    config = HandlerConfig(
-        "shop:handle", "record", {}, 1, 1, 0, 0, circuit_breaker=circuit_breaker, rate_limit=rate_limit
-    )
+def gate(
+    circuit_breaker: CircuitBreaking | None = None, rate_limit: RateLimiting | None = None, mode: str = "record"
+) -> Gate:
+    config = HandlerConfig("shop:handle", mode, {}, 1, 1, 0, 0, circuit_breaker=circuit_breaker, rate_limit=rate_limit)
     made = gate_of(config, Counters())
     assert made is not None
     return made
@@ -125,25 +125,6 @@ def test_a_probe_that_is_put_back_leaves_its_place_to_another_one() -> None:
     table.table.put_back(probe)
     assert len(table.started()) == 1
     assert breaking.broken
-
-
-def test_a_probe_that_is_done_in_part_ends_with_what_becomes_of_the_rest() -> None:
-    breaking = gate(OPENS_AT_ONCE)
-    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=breaking))
-    table.begin(P0, *range(3))
-    batch = table.take()
-    batch.failures = 1
-    assert breaking.failed(batch, OSError("away"), now_ns() - 10_000_000) is not None
-    table.table.put_back(batch)
-    probe = table.take()
-    assert len(probe.messages) == 3, "what failed together comes together"
-    error = OSError("of the second")
-    table.ledger.cells[probe.tracker.cell] = 1
-    rest = table.table.failed(probe, 1, 10, OfSome(error, count=2))
-    assert rest is not None
-    assert breaking.failed(rest, error, now_ns() - 10_000_000) is not None
-    table.table.put_back(rest)
-    assert offsets_of(table.take()) == [1], "the next probe, a single record"
 
 
 @pytest.mark.parametrize("per", ["service", "key"])
@@ -303,9 +284,7 @@ def test_a_call_that_a_drain_deadline_ends_has_used_its_token() -> None:
 @pytest.mark.parametrize("counts", ["records", "calls"])
 @pytest.mark.parametrize("met_by", ["a drain deadline", "the loop"])
 def test_records_that_were_kept_from_the_handler_and_are_put_back_cost_nothing(counts: str, met_by: str) -> None:
-    config = HandlerConfig("shop:handle", "batch", {}, 3, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", counts))
-    limited = gate_of(config, Counters())
-    assert limited is not None
+    limited = gate(rate_limit=RateLimiting(0.001, 9, "service", counts), mode="batch")
     table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=limited))
     table.begin(P0, *range(3))
     decided = table.take()
@@ -322,11 +301,7 @@ def test_records_that_were_kept_from_the_handler_and_are_put_back_cost_nothing(c
 
 @pytest.mark.parametrize("counts", ["records", "calls"])
 def test_records_that_end_without_a_call_cost_nothing(counts: str) -> None:
-    config = HandlerConfig(
-        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", counts)
-    )
-    limited = gate_of(config, Counters())
-    assert limited is not None
+    limited = gate(rate_limit=RateLimiting(0.001, 9, "service", counts), mode="batch")
     table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=limited))
     table.begin(P0, *range(3))
     used = limited.rate_use()
@@ -362,11 +337,7 @@ def test_rows_that_their_call_has_given_up_cost_nothing_more_when_their_letters_
 
 @pytest.mark.parametrize(("counts", "left"), [("records", 2), ("calls", 11)])
 def test_records_of_another_partition_in_the_same_call_cost_what_they_are(counts: str, left: int) -> None:
-    config = HandlerConfig(
-        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 12, "service", counts)
-    )
-    limited = gate_of(config, Counters())
-    assert limited is not None
+    limited = gate(rate_limit=RateLimiting(0.001, 12, "service", counts), mode="batch")
     table = Table(Slots("partition", 1, runs=True, bounds=Bounds(10, None, 0, 0), gate=limited))
     for partition in (P0, P1):
         table.begin(partition, *range(5))
