@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_chang
 from kunicorn.pipeline.lake.compact import forget_sources, overtaken_first, pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
-from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
+from kunicorn.pipeline.lake.tables import GIVEN_UP, Committed, DeltaLake, MergedDelta, TableLog, fingerprint
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, within_epochs
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
@@ -112,10 +112,9 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     with overtaken_first(known.check):
         settled = before if lake is None else _settled(lake, before)
     now = _continued(settings, settled)
-    state = now.state
     for each in now.warnings():
         say(f"warning: {each}")
-    _accept(target, lake, known, settled, now, moved=settled is not before)
+    state = _accept(target, lake, known, settled, now, moved=settled is not before)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
     if (why := without_columns(settings)) is not None:
@@ -126,7 +125,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
         if lake is not None:
             with overtaken_first(known.check):
-                lake.commit(now.rounds, files, now.positions)
+                lake.commit(now.rounds, files, _ends(each.range for each in summaries))
         known.save(now)
         if lake is not None:
             lake.clear(files)
@@ -177,21 +176,32 @@ def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) 
 
 def _settled(lake: TableLog, state: RunState, *, make: bool = True) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
-    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more: where that round ended nobody
-    knows.
+    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more, or another one: where that
+    round ended nobody knows.
     """
     if not lake.open(state.rounds, make=make):
         return state
-    if (committed := lake.rounds()) <= state.rounds:
+    if (found := lake.committed()).rounds <= state.rounds:
         return state
-    if committed > state.rounds + 1 or not state.underway:
-        raise ConfigError(
-            f"the table has {committed} rounds, and the newest manifest beside it, in {OWN}, counts {state.rounds}: it "
-            f"is an older one, by which records would be exported again. Put the later ones back, or export to another "
-            f"directory"
-        )
-    through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
-    return replace(through, rounds=committed)
+    number = state.rounds + 1
+    if state.underway and found.is_round(number, _ends(state.underway)):
+        through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in sorted(state.underway)], 0.0)
+        return replace(through, rounds=number)
+    if found == Committed(number, fingerprint(GIVEN_UP)):
+        return replace(state, rounds=number)
+    kept = f"the newest manifest beside it, in {OWN},"
+    told = f"{found.rounds} rounds, and {kept} counts {state.rounds}"
+    if found.rounds == number and state.underway:
+        told = f"a round {number} that ends elsewhere than the one underway in {kept} does"
+    raise ConfigError(
+        f"the table has {told}: it is an older one, or another export's, by which records would be exported again, or "
+        f"left out. Put the later ones back, or export to another directory"
+    )
+
+
+def _ends(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, int]:
+    """Where a round of these ranges ends, of which several may be of one partition."""
+    return {each.tp: each.stop for each in sorted(ranges)}
 
 
 _FILE_RECORDS = 1_000_000
@@ -207,32 +217,35 @@ def round_size(wanted: int | None, *, merged: bool) -> int | None:
 
 def _accept(
     target: Directory, lake: TableLog | None, known: _Known, settled: RunState, now: _Continued, *, moved: bool
-) -> None:
-    """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. `settled`: the
-    state before that; `moved`: the manifest has another one.
+) -> RunState:
+    """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. The state to
+    go on from. `settled`: the state before that; `moved`: the manifest has another one.
     """
-    lost = bool(now.lost or now.dropped)
+    state, lost = now.state, bool(now.lost or now.dropped)
     if lost or moved:
         # From here on whoever else works on the target finds out that it is overtaken: what goes now it may count.
         known.save(settled)
-    _clear(target, lake, now.dropped, now.truncated(), known.check)
+    if lake is None:
+        _clear(target, now.dropped, now.truncated(), known.check)
+    elif now.dropped:
+        # Who was overtaken may stand before its commit of the round as it was: one of the two takes the number, and the
+        # other finds that out.
+        state = replace(state, rounds=settled.rounds + 1)
+        lake.commit(state.rounds, [], GIVEN_UP)
     if lost:
-        known.save(now.state)
+        known.save(state)
+    return state
 
 
 def _clear(
-    target: Directory,
-    lake: TableLog | None,
-    dropped: Collection[str],
-    truncated: Mapping[str, int],
-    check: Callable[[], None],
+    target: Directory, dropped: Collection[str], truncated: Mapping[str, int], check: Callable[[], None]
 ) -> None:
     """Delete what earlier exports, or a compaction, have left that does not count. `truncated`, `check`: see
     `forget_sources`.
     """
     if dropped:
         _remove(target, dropped)
-    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
+    if pieces := pieces_of(target.sizes(".parquet")):
         with overtaken_first(check):
             sources = sources_in(target, pieces, truncated)
             gone = remove_covered(target, pieces, sources)

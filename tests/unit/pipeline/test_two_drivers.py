@@ -102,6 +102,7 @@ class Driver:
     def go_until(self, reached: Callable[[], bool]) -> None:
         """Step by step. Caller: the test."""
         while not reached():
+            assert not self.over, self.error
             self.go_on()
             self.wait()
 
@@ -156,9 +157,13 @@ class World:
                 for _ in range(self.rng.choice((1, 1, 5, 60))):
                     chosen.go_on()
                     chosen.wait()
-        last = self._begun(run)
-        last.go_until(lambda: last.over)
-        return [*started, last]
+        return [*started, self._ended(run)]
+
+    def _ended(self, run: Callable[[Settings], Any]) -> Driver:
+        """One that nobody interrupts."""
+        driver = self._begun(run)
+        driver.go_until(lambda: driver.over)
+        return driver
 
     def _begun(self, run: Callable[[Settings], Any]) -> Driver:
         pieces = self.rng.choice((None, 2, 3))
@@ -326,7 +331,7 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
     monkeypatch.setattr(TableMerger, "execute", between_steps(TableMerger.execute))
     monkeypatch.setattr(MergedDelta.__init__, "__defaults__", (200,))  # Bytes of a part.
     for table in (IcebergLake, DeltaLake):
-        monkeypatch.setattr(table, "rounds", stepping(table.rounds))
+        monkeypatch.setattr(table, "committed", stepping(table.committed))
     return made
 
 
@@ -446,6 +451,40 @@ def test_an_export_without_what_is_gone_leaves_the_files_that_another_one_counts
     deleted = overtaken_as_a_topic_went(world, run, state)
     found = Counter(at for number, at in offsets_in(world, "parquet") if number == deleted.partition)
     assert found == Counter(range(state().positions[deleted])), "nobody can export them again"
+
+
+@pytest.mark.parametrize("to", ["delta", "iceberg"])
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_round_that_another_driver_has_planned_anew_is_committed_by_one_of_the_two(
+    world_of: Callable[[int], World], to: str, first_commits: bool
+) -> None:
+    """A driver stands before its commit, and a partition of its round goes. Another driver takes its place, and has a
+    round without that partition, which comes back later.
+    """
+    world = world_of(0)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None))
+
+    def run(settings: Settings) -> None:
+        export.export(settings, file, lake, "local", form, said)
+
+    run(world._settings(None))
+    for tp in PARTITIONS:
+        world.ends[tp] += 5
+    first = world._begun(run)
+    first.go_until(lambda: first.committing and first in world.planned)
+    world.gone.add(PARTITIONS[1])
+    second = world._begun(run)
+    second.go_until(lambda: second.committing and second in world.planned)
+    for each in (first, second) if first_commits else (second, first):
+        each.go_until(lambda each=each: each.over)  # type: ignore[misc]
+    check_ends([first, world._ended(run)])
+    world.gone.clear()
+    check_ends([second, world._ended(run)])
+    assert Counter(offsets_in(world, to)) == Counter(
+        (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
+    )
 
 
 def overtaken_as_a_topic_went(
