@@ -28,7 +28,15 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_changed
-from kunicorn.pipeline.lake.compact import forget_sources, overtaken_first, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.compact import (
+    GIVEN_UP_FILES,
+    covered,
+    forget_sources,
+    overtaken_first,
+    pieces_of,
+    remove,
+    sources_in,
+)
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import GIVEN_UP, Committed, DeltaLake, MergedDelta, TableLog, fingerprint
@@ -222,11 +230,12 @@ def _accept(
     go on from. `settled`: the state before that; `moved`: the manifest has another one.
     """
     state, lost = now.state, bool(now.lost or now.dropped)
-    if lost or moved:
+    if lost or moved or known.given_up:
         # From here on whoever else works on the target finds out that it is overtaken: what goes now it may count.
         known.save(settled)
     if lake is None:
-        _clear(target, now.dropped, now.truncated(), known.check)
+        known.given_up |= now.dropped
+        _clear(target, known.given_up, now.truncated(), known.check)
     elif now.dropped:
         # Who was overtaken may stand before its commit of the round as it was: one of the two takes the number, and the
         # other finds that out.
@@ -238,25 +247,20 @@ def _accept(
 
 
 def _clear(
-    target: Directory, dropped: Collection[str], truncated: Mapping[str, int], check: Callable[[], None]
+    target: Directory, given_up: Collection[str], truncated: Mapping[str, int], check: Callable[[], None]
 ) -> None:
-    """Delete what earlier exports, or a compaction, have left that does not count. `truncated`, `check`: see
-    `forget_sources`.
+    """Delete what earlier exports, or a compaction, have left that does not count. `given_up`: as `_Known` has them.
+    `truncated`, `check`: see `forget_sources`.
     """
-    if dropped:
-        _remove(target, dropped)
-    if pieces := pieces_of(target.sizes(".parquet")):
-        with overtaken_first(check):
-            sources = sources_in(target, pieces, truncated)
-            gone = remove_covered(target, pieces, sources)
-            forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
-
-
-def _remove(target: Directory, names: Collection[str]) -> None:
-    """Delete the files of these names, whatever their day."""
-    for path in target.names(".parquet"):
-        if path.rpartition("/")[2] in names:
-            target.delete(path)
+    if not (found := pieces_of(target.sizes(".parquet"))):
+        return
+    remove(target, (each for each in found if each.name in given_up))
+    pieces = [each for each in found if each.name not in given_up]
+    with overtaken_first(check):
+        sources = sources_in(target, pieces, truncated)
+        gone = covered(pieces, sources)
+        remove(target, gone)
+        forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
 
 
 class _Continued(NamedTuple):
@@ -355,11 +359,18 @@ class _Known:
         self._target, self._form = target, form
         self._kinds = {} if form.logged else kinds(schema)
         self._manifest = Manifest(target / OWN)
+        self.given_up = frozenset[str]()
+        """Names of files that do not count: of ranges that were underway, and are not begun again as they were. A task
+        that is late may write one at any time.
+        """
 
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
+        self.given_up -= {file_name(each, state.topics.get(each.topic)) for each in state.underway}
         schema = {"schema": self._kinds} if self._kinds else {}
-        self._manifest.write({"kunicorn": __version__, **self._form.as_json(), **schema, **state.as_json()})
+        given_up = {GIVEN_UP_FILES: sorted(self.given_up)} if self.given_up else {}
+        told = {**self._form.as_json(), **schema, **state.as_json(), **given_up}
+        self._manifest.write({"kunicorn": __version__, **told})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -382,6 +393,7 @@ class _Known:
                 f"handler.key where --value and --key are left out), or name another directory"
             )
         state = state_in(told, (self._target / OWN).url)
+        self.given_up = frozenset(told.get(GIVEN_UP_FILES, ()))
         changed = kinds_changed(told.get("schema", self._kinds), self._kinds)  # None by an earlier version.
         if changed and self._kinds:
             by = "" if form.columns_of is None else f" by {form.columns_of}"
