@@ -40,7 +40,16 @@ from kunicorn.pipeline.lake.compact import (
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import GIVEN_UP, Committed, DeltaLake, MergedDelta, TableLog, fingerprint
-from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, within_epochs
+from kunicorn.pipeline.plan import (
+    Bounds,
+    Everywhere,
+    check_nothing_lost,
+    created_anew,
+    listed,
+    not_deleted,
+    plan,
+    within_epochs,
+)
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
@@ -303,21 +312,20 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
     numbered = settings.assign.wanted.numbered
     strict = settings.pipeline.fail_on_data_loss
     everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
+    first = {each.tp: each.start for each in before.ranges}
+    stored = {**first, **before.positions}
+    # What the settings do not ask for any more is no loss.
+    asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        partitions = session.partitions(topics, numbered=numbered)
-        found = plan(partitions, everything, session, fail_on_data_loss=strict)
+        found = plan(listed(topics, numbered, asked_for, session), everything, session, fail_on_data_loss=strict)
         logs = within_epochs(found.edges, before.epochs, session.ends_of_epochs)
         anew = created_anew(before.topics, found.topics)
-        first = {each.tp: each.start for each in before.ranges}
-        back = {tp: at for tp, at in before.gone.items() if tp in logs and tp.topic not in anew}
-        stored = {**first, **before.positions, **back}
-        # What the settings do not ask for any more is no loss.
-        asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
         missing = [tp for tp in asked_for if tp not in logs]
         if strict:
             session.topic_ids(tp.topic for tp in missing)  # Says so of a topic that we may not see.
-        unseen = session.existing(missing)
+        unseen = not_deleted(missing, session)
     deleted = set(missing).difference(unseen)
+    stored |= {tp: at for tp, at in before.gone.items() if tp in logs and tp.topic not in anew}
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
     positions, lost = resolve_all(known, logs, anew)
     cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]

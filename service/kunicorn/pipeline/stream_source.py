@@ -25,6 +25,7 @@ from kunicorn.pipeline.plan import (
     epochs_of,
     from_json,
     gone_text,
+    not_deleted,
     plan,
     within_epochs,
 )
@@ -156,8 +157,8 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
         before = created_anew(begun.topics, planned.topics)
         with self.cluster() as log:
-            since = created_anew(planned.topics, log.topic_ids(tp.topic for tp in stops))
             stops = {tp: stops[tp] for tp in self._there(log, stops)}
+            since = created_anew(planned.topics, log.topic_ids(tp.topic for tp in stops))
             edges = log.edges(stops)
             epochs = {tp: epoch for tp, epoch in planned.epochs.items() if tp.topic not in since}
             logs = within_epochs(edges, epochs, log.ends_of_epochs)
@@ -193,7 +194,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     def _there(self, log: ClusterSession, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those of a checkpoint's partitions that exist. Raises `ConfigError` for others, unless records may be
         lost."""
-        there = log.existing(partitions)
+        there = not_deleted(partitions, log)
         deleted = sorted(set(partitions).difference(there))
         if deleted and self._options.fail_on_data_loss:
             raise ConfigError(

@@ -165,6 +165,22 @@ def test_an_export_goes_on_where_it_was_with_a_topic_that_was_out_of_sight_for_o
     assert now.state.gone == {}
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_one_broker_does_not_know_yet_and_another_does_is_not_taken_for_deleted(
+    tmp_path: Path, log: PlayedLog, strict: bool
+) -> None:
+    settings = of_a_pattern(tmp_path, strict=strict)
+    at_work = RunState((OffsetRange(*REFUNDS, 0, 100),), topics={"refunds": "id of refunds"})
+    log.unknown.add("refunds")
+    assert backfill._in_logs(settings, at_work) == (at_work, [], [])
+    state = exported(settings, RunState(()))
+    log.log = Edges(0, 130, 1)
+    log.unknown.add("refunds")
+    now = export._continued(settings, state)
+    assert (now.warnings(), now.state.gone) == ([], {})
+    assert OffsetRange(*REFUNDS, 100, 130) in now.state.left
+
+
 def test_a_topic_that_was_gone_and_comes_back_as_another_one_is_exported_from_its_beginning(
     tmp_path: Path, log: PlayedLog
 ) -> None:

@@ -102,6 +102,18 @@ def test_a_micro_batch_that_is_repeated_is_handled_as_it_was_planned() -> None:
     assert Reader(log, "orders").ranges(start, end) == ranges
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_that_one_broker_does_not_know_yet_and_another_does_is_not_left_out(strict: bool) -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    reader = Reader(log, "^.*s$", strict=strict)
+    start = reader.initialOffset()
+    end, ranges = reader.next(start)
+    log.unknown.add("payments")
+    assert reader.ranges(start, end) == ranges
+    log.unknown.add("payments")
+    assert reader.next(end) == (end, [])
+
+
 def test_a_start_that_leaves_out_a_topic_of_the_stream_is_refused() -> None:
     log = PlayedLog({"orders": 1, "payments": 1, "refunds": 1})
     reader = Reader(log, "orders", "payments", "refunds", starting='{"orders": {"0": 90}}')

@@ -136,6 +136,7 @@ class World:
         """Of the records that a handler gets."""
         self.planned: list[Driver | None] = []
         """Those that have asked for the logs' edges."""
+        self.cluster: Any = SimpleNamespace(ask_another=lambda: None)
         self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
         """What each driver has underway."""
 
