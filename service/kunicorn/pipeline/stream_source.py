@@ -122,9 +122,13 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         # Partitions that have come since begin at their beginning, whatever a new query would do.
         begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
         now = ends_of(edges)
-        target = now if self._target is None else self._target
+        target = now
+        if self._target is not None:
+            # What it lacks a broker that was behind did not know, or it has come since.
+            lacked = {tp: now[tp] if tp in known else at for tp, at in begin.items()}
+            target = self._target = {**lacked, **self._target}
         # Not beyond a log that was truncated since the target was fixed: what comes there is nobody's yet.
-        ends = {tp: now[tp] if tp.topic in anew else min(target.get(tp, at), now[tp]) for tp, at in begin.items()}
+        ends = {tp: now[tp] if tp.topic in anew else min(target[tp], now[tp]) for tp in begin}
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {**left, **begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}

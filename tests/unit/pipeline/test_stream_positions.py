@@ -75,6 +75,19 @@ def test_until_everything_of_now_is_handled_no_other_topic_is_read_either() -> N
     assert one.next(handled)[1] == [("orders", 0, 10, 100)]
 
 
+def test_what_a_broker_that_is_behind_leaves_out_of_everything_of_now_is_handled_too() -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    reader = Reader(log, "^.*s$")
+    handled, _ = reader.next(reader.initialOffset())
+    log.log = Edges(0, 130, 1)
+    log.unknown.add("payments")
+    reader.prepareForTriggerAvailableNow()
+    end, ranges = reader.next(handled)
+    assert ranges == [("orders", 0, 100, 130), ("payments", 0, 100, 130)]
+    log.log = Edges(0, 160, 1)
+    assert reader.next(end) == (end, []), "what comes now is for the next run"
+
+
 def test_until_everything_of_now_is_handled_a_log_that_is_truncated_meanwhile_is_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
