@@ -26,6 +26,7 @@ from kunicorn.pipeline.plan import (
     check_same_topics,
     created_anew,
     gone_text,
+    not_deleted,
     pairs_in,
     plan,
     within_epochs,
@@ -300,8 +301,9 @@ def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss],
     """As `RunState.in_logs`, with the logs of now. Raises `ConfigError` for losses that are not accepted."""
     before = state.ids_of({each.topic for each in state.left})
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        there = not_deleted([each.tp for each in state.left], session)
         topics = session.topic_ids(before)
-        edges = session.edges(session.existing([each.tp for each in state.left]))
+        edges = session.edges(there)
         logs = within_epochs(edges, state.epochs, session.ends_of_epochs)
     if settings.pipeline.fail_on_data_loss:
         check_same_topics(before, topics)

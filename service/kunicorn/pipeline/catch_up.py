@@ -22,10 +22,11 @@ from datetime import timedelta
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
+from kunicorn.handler.config import takes
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resolve
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
-from kunicorn.pipeline.plan import check_same_topics, created_anew, epochs_of
+from kunicorn.pipeline.plan import check_same_topics, created_anew, epochs_of, listed
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
@@ -270,7 +271,9 @@ def _check_settings(settings: Settings) -> None:
 
 def _standing(settings: Settings) -> TakeOver:
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        partitions = session.partitions(settings.group.topics)
+        topics = settings.group.topics
+        known = [tp for tp in session.ask(session.group.committed) if takes(topics, tp.topic)]
+        partitions = listed(topics, (), known, session)
         ids = session.topic_ids(tp.topic for tp in partitions)
         committed = session.committed(partitions)
         edges = session.edges(partitions)

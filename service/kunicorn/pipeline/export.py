@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,11 +28,28 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_changed
-from kunicorn.pipeline.lake.compact import forget_sources, overtaken_first, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.compact import (
+    GIVEN_UP_FILES,
+    covered,
+    forget_sources,
+    overtaken_first,
+    pieces_of,
+    remove,
+    sources_in,
+)
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
-from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
-from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, within_epochs
+from kunicorn.pipeline.lake.tables import GIVEN_UP, Committed, DeltaLake, MergedDelta, TableLog, fingerprint
+from kunicorn.pipeline.plan import (
+    Bounds,
+    Everywhere,
+    check_nothing_lost,
+    created_anew,
+    listed,
+    not_deleted,
+    plan,
+    within_epochs,
+)
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
@@ -112,10 +129,9 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     with overtaken_first(known.check):
         settled = before if lake is None else _settled(lake, before)
     now = _continued(settings, settled)
-    state = now.state
     for each in now.warnings():
         say(f"warning: {each}")
-    _accept(target, lake, known, settled, now, moved=settled is not before)
+    state = _accept(target, lake, known, settled, now, moved=settled is not before)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
     if (why := without_columns(settings)) is not None:
@@ -126,7 +142,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
         if lake is not None:
             with overtaken_first(known.check):
-                lake.commit(now.rounds, files, now.positions)
+                lake.commit(now.rounds, files, _ends(each.range for each in summaries))
         known.save(now)
         if lake is not None:
             lake.clear(files)
@@ -177,21 +193,32 @@ def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) 
 
 def _settled(lake: TableLog, state: RunState, *, make: bool = True) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
-    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more: where that round ended nobody
-    knows.
+    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more, or another one: where that
+    round ended nobody knows.
     """
     if not lake.open(state.rounds, make=make):
         return state
-    if (committed := lake.rounds()) <= state.rounds:
+    if (found := lake.committed()).rounds <= state.rounds:
         return state
-    if committed > state.rounds + 1 or not state.underway:
-        raise ConfigError(
-            f"the table has {committed} rounds, and the newest manifest beside it, in {OWN}, counts {state.rounds}: it "
-            f"is an older one, by which records would be exported again. Put the later ones back, or export to another "
-            f"directory"
-        )
-    through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
-    return replace(through, rounds=committed)
+    number = state.rounds + 1
+    if state.underway and found.is_round(number, _ends(state.underway)):
+        through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in sorted(state.underway)], 0.0)
+        return replace(through, rounds=number)
+    if found == Committed(number, fingerprint(GIVEN_UP)):
+        return replace(state, rounds=number)
+    kept = f"the newest manifest beside it, in {OWN},"
+    told = f"{found.rounds} rounds, and {kept} counts {state.rounds}"
+    if found.rounds == number and state.underway:
+        told = f"a round {number} that ends elsewhere than the one underway in {kept} does"
+    raise ConfigError(
+        f"the table has {told}: it is an older one, or another export's, by which records would be exported again, or "
+        f"left out. Put the later ones back, or export to another directory"
+    )
+
+
+def _ends(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, int]:
+    """Where a round of these ranges ends, of which several may be of one partition."""
+    return {each.tp: each.stop for each in sorted(ranges)}
 
 
 _FILE_RECORDS = 1_000_000
@@ -207,43 +234,42 @@ def round_size(wanted: int | None, *, merged: bool) -> int | None:
 
 def _accept(
     target: Directory, lake: TableLog | None, known: _Known, settled: RunState, now: _Continued, *, moved: bool
-) -> None:
-    """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. `settled`: the
-    state before that; `moved`: the manifest has another one.
+) -> RunState:
+    """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. The state to
+    go on from. `settled`: the state before that; `moved`: the manifest has another one.
     """
-    lost = bool(now.lost or now.dropped)
-    if lost or moved:
+    state, lost = now.state, bool(now.lost or now.dropped)
+    if lost or moved or known.given_up:
         # From here on whoever else works on the target finds out that it is overtaken: what goes now it may count.
         known.save(settled)
-    _clear(target, lake, now.dropped, now.truncated(), known.check)
+    if lake is None:
+        known.given_up |= now.dropped
+        _clear(target, known.given_up, now.truncated(), known.check)
+    elif now.dropped:
+        # Who was overtaken may stand before its commit of the round as it was: one of the two takes the number, and the
+        # other finds that out.
+        state = replace(state, rounds=settled.rounds + 1)
+        lake.commit(state.rounds, [], GIVEN_UP)
     if lost:
-        known.save(now.state)
+        known.save(state)
+    return state
 
 
 def _clear(
-    target: Directory,
-    lake: TableLog | None,
-    dropped: Collection[str],
-    truncated: Mapping[str, int],
-    check: Callable[[], None],
+    target: Directory, given_up: Collection[str], truncated: Mapping[str, int], check: Callable[[], None]
 ) -> None:
-    """Delete what earlier exports, or a compaction, have left that does not count. `truncated`, `check`: see
-    `forget_sources`.
+    """Delete what earlier exports, or a compaction, have left that does not count. `given_up`: as `_Known` has them.
+    `truncated`, `check`: see `forget_sources`.
     """
-    if dropped:
-        _remove(target, dropped)
-    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
-        with overtaken_first(check):
-            sources = sources_in(target, pieces, truncated)
-            gone = remove_covered(target, pieces, sources)
-            forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
-
-
-def _remove(target: Directory, names: Collection[str]) -> None:
-    """Delete the files of these names, whatever their day."""
-    for path in target.names(".parquet"):
-        if path.rpartition("/")[2] in names:
-            target.delete(path)
+    if not (found := pieces_of(target.sizes(".parquet"))):
+        return
+    remove(target, (each for each in found if each.name in given_up))
+    pieces = [each for each in found if each.name not in given_up]
+    with overtaken_first(check):
+        sources = sources_in(target, pieces, truncated)
+        gone = covered(pieces, sources)
+        remove(target, gone)
+        forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
 
 
 class _Continued(NamedTuple):
@@ -286,21 +312,20 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
     numbered = settings.assign.wanted.numbered
     strict = settings.pipeline.fail_on_data_loss
     everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
+    first = {each.tp: each.start for each in before.ranges}
+    stored = {**first, **before.positions}
+    # What the settings do not ask for any more is no loss.
+    asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        partitions = session.partitions(topics, numbered=numbered)
-        found = plan(partitions, everything, session, fail_on_data_loss=strict)
+        found = plan(listed(topics, numbered, asked_for, session), everything, session, fail_on_data_loss=strict)
         logs = within_epochs(found.edges, before.epochs, session.ends_of_epochs)
         anew = created_anew(before.topics, found.topics)
-        first = {each.tp: each.start for each in before.ranges}
-        back = {tp: at for tp, at in before.gone.items() if tp in logs and tp.topic not in anew}
-        stored = {**first, **before.positions, **back}
-        # What the settings do not ask for any more is no loss.
-        asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
         missing = [tp for tp in asked_for if tp not in logs]
         if strict:
             session.topic_ids(tp.topic for tp in missing)  # Says so of a topic that we may not see.
-        unseen = session.existing(missing)
+        unseen = not_deleted(missing, session)
     deleted = set(missing).difference(unseen)
+    stored |= {tp: at for tp, at in before.gone.items() if tp in logs and tp.topic not in anew}
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
     positions, lost = resolve_all(known, logs, anew)
     cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]
@@ -342,11 +367,18 @@ class _Known:
         self._target, self._form = target, form
         self._kinds = {} if form.logged else kinds(schema)
         self._manifest = Manifest(target / OWN)
+        self.given_up = frozenset[str]()
+        """Names of files that do not count: of ranges that were underway, and are not begun again as they were. A task
+        that is late may write one at any time.
+        """
 
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
+        self.given_up -= {file_name(each, state.topics.get(each.topic)) for each in state.underway}
         schema = {"schema": self._kinds} if self._kinds else {}
-        self._manifest.write({"kunicorn": __version__, **self._form.as_json(), **schema, **state.as_json()})
+        given_up = {GIVEN_UP_FILES: sorted(self.given_up)} if self.given_up else {}
+        told = {**self._form.as_json(), **schema, **state.as_json(), **given_up}
+        self._manifest.write({"kunicorn": __version__, **told})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -369,6 +401,7 @@ class _Known:
                 f"handler.key where --value and --key are left out), or name another directory"
             )
         state = state_in(told, (self._target / OWN).url)
+        self.given_up = frozenset(told.get(GIVEN_UP_FILES, ()))
         changed = kinds_changed(told.get("schema", self._kinds), self._kinds)  # None by an earlier version.
         if changed and self._kinds:
             by = "" if form.columns_of is None else f" by {form.columns_of}"

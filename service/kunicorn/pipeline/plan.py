@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
@@ -27,6 +28,9 @@ from kunicorn.positions import (
     TopicPartition,
     still_there,
 )
+
+if TYPE_CHECKING:
+    from kunicorn.clients.session import ClusterSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,46 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
     if gone and fail_on_data_loss:
         raise ConfigError(f"{gone_text(gone, edges)}; start there, or set pipeline.fail_on_data_loss = false")
     return Plan(ranges, edges, gone, ids)
+
+
+_DOUBTS = (0.0, 1.0, 2.0, 4.0)
+"""Seconds before another broker is asked, each time that the last one has not named what is looked for."""
+
+
+def not_deleted(partitions: Collection[TopicPartition], log: ClusterSession) -> list[TopicPartition]:
+    """Those of the partitions that were not deleted. Blocks on the brokers.
+
+    Where one broker does not know them, others are asked: it may be behind, and what is left out here is left out for
+    good.
+    """
+    there = _asked_again(partitions, lambda: log.existing(partitions), log)
+    return [tp for tp in partitions if tp in there]
+
+
+def listed(
+    topics: Collection[str],
+    numbered: Collection[TopicPartition],
+    known: Collection[TopicPartition],
+    log: ClusterSession,
+) -> list[TopicPartition]:
+    """All partitions of the topics (`ClusterSession.partitions`). Where a broker's list lacks some that are `known`,
+    others are asked: it may be behind. Blocks on the brokers. Raises `ConfigError`.
+    """
+    return sorted(_asked_again(known, lambda: log.partitions(topics, numbered=numbered), log))
+
+
+def _asked_again(
+    wanted: Collection[TopicPartition], ask: Callable[[], Iterable[TopicPartition]], log: ClusterSession
+) -> set[TopicPartition]:
+    """What brokers name, one after the other, until they have named all that is wanted."""
+    found = set(ask())
+    for seconds in _DOUBTS:
+        if found.issuperset(wanted):
+            break
+        time.sleep(seconds)
+        log.cluster.ask_another()
+        found.update(ask())
+    return found
 
 
 def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:

@@ -25,6 +25,7 @@ from kunicorn.pipeline.plan import (
     epochs_of,
     from_json,
     gone_text,
+    not_deleted,
     plan,
     within_epochs,
 )
@@ -121,9 +122,13 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         # Partitions that have come since begin at their beginning, whatever a new query would do.
         begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
         now = ends_of(edges)
-        target = now if self._target is None else self._target
+        target = now
+        if self._target is not None:
+            # What it lacks a broker that was behind did not know, or it has come since.
+            lacked = {tp: now[tp] if tp in known else at for tp, at in begin.items()}
+            target = self._target = {**lacked, **self._target}
         # Not beyond a log that was truncated since the target was fixed: what comes there is nobody's yet.
-        ends = {tp: now[tp] if tp.topic in anew else min(target.get(tp, at), now[tp]) for tp, at in begin.items()}
+        ends = {tp: now[tp] if tp.topic in anew else min(target[tp], now[tp]) for tp in begin}
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {**left, **begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
@@ -156,8 +161,8 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
         before = created_anew(begun.topics, planned.topics)
         with self.cluster() as log:
-            since = created_anew(planned.topics, log.topic_ids(tp.topic for tp in stops))
             stops = {tp: stops[tp] for tp in self._there(log, stops)}
+            since = created_anew(planned.topics, log.topic_ids(tp.topic for tp in stops))
             edges = log.edges(stops)
             epochs = {tp: epoch for tp, epoch in planned.epochs.items() if tp.topic not in since}
             logs = within_epochs(edges, epochs, log.ends_of_epochs)
@@ -193,7 +198,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     def _there(self, log: ClusterSession, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those of a checkpoint's partitions that exist. Raises `ConfigError` for others, unless records may be
         lost."""
-        there = log.existing(partitions)
+        there = not_deleted(partitions, log)
         deleted = sorted(set(partitions).difference(there))
         if deleted and self._options.fail_on_data_loss:
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from kunicorn.clients.session import ClusterSession
@@ -22,11 +23,14 @@ class PlayedLog(ClusterSession):
         """Topics that brokers leave out of the list of all topics, and refuse by name."""
         self.ids: dict[str, str] = {}
         """Ids of topics, other than the usual ones."""
+        self.unknown: set[str] = set()
+        """Topics that the broker which answers does not know yet."""
+        self.cluster: Any = SimpleNamespace(ask_another=self.unknown.clear)
 
     def topics(
         self, wanted: Collection[str], besides: Collection[str] = (), setting: str = "group.topics"
     ) -> list[str]:
-        return sorted(topic for topic in self.there if takes(wanted, topic))
+        return sorted(topic for topic in self.there if takes(wanted, topic) and topic not in self.unknown)
 
     def _numbers(self, topic: str) -> Collection[int]:
         return range(self.there[topic])
@@ -35,10 +39,12 @@ class PlayedLog(ClusterSession):
         asked = list(topics)
         if refused := self.denied.intersection(asked):
             raise ConfigError(f"topic {min(refused)!r}: TOPIC_AUTHORIZATION_FAILED (29)")
-        return {topic: self.ids.get(topic, f"id of {topic}") for topic in asked if topic in self.there}
+        there = self.there.keys() - self.unknown
+        return {topic: self.ids.get(topic, f"id of {topic}") for topic in asked if topic in there}
 
     def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        return [tp for tp in partitions if tp.topic in self.denied or tp.partition < self.there.get(tp.topic, 0)]
+        there = {topic: count for topic, count in self.there.items() if topic not in self.unknown}
+        return [tp for tp in partitions if tp.topic in self.denied or tp.partition < there.get(tp.topic, 0)]
 
     def edges(
         self, partitions: Iterable[TopicPartition], level: IsolationLevel | None = None

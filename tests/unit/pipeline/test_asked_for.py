@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kunicorn.errors import ConfigError
+from kunicorn.group.protocol import Committed
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import takes
 from kunicorn.pipeline import backfill, catch_up, export
@@ -163,6 +166,35 @@ def test_an_export_goes_on_where_it_was_with_a_topic_that_was_out_of_sight_for_o
     now = export._continued(settings, state)
     assert OffsetRange(*REFUNDS, 100, 130) in now.state.left, "what is in the lake already does not come again"
     assert now.state.gone == {}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_one_broker_does_not_know_yet_and_another_does_is_not_taken_for_deleted(
+    tmp_path: Path, log: PlayedLog, strict: bool
+) -> None:
+    settings = of_a_pattern(tmp_path, strict=strict)
+    at_work = RunState((OffsetRange(*REFUNDS, 0, 100),), topics={"refunds": "id of refunds"})
+    log.unknown.add("refunds")
+    assert backfill._in_logs(settings, at_work) == (at_work, [], [])
+    state = exported(settings, RunState(()))
+    log.log = Edges(0, 130, 1)
+    log.unknown.add("refunds")
+    now = export._continued(settings, state)
+    assert (now.warnings(), now.state.gone) == ([], {})
+    assert OffsetRange(*REFUNDS, 100, 130) in now.state.left
+
+
+def test_a_catch_up_takes_over_what_one_broker_does_not_list_yet_of_the_groups_topics(
+    tmp_path: Path, log: PlayedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = {REFUNDS: Committed(0, 40)}
+    log.group = cast(Any, SimpleNamespace(committed=None))
+    monkeypatch.setattr(log, "ask", lambda _: stored)
+    monkeypatch.setattr(log, "committed", lambda asked: {tp: stored.get(tp, Committed(0)) for tp in asked})
+    monkeypatch.setattr(log, "epoch_ends", lambda _: {})
+    monkeypatch.setattr(catch_up, "cluster_session", log.session)
+    log.unknown.add("refunds")
+    assert OffsetRange(*REFUNDS, 40, 100) in catch_up._standing(of_a_pattern(tmp_path)).ranges
 
 
 def test_a_topic_that_was_gone_and_comes_back_as_another_one_is_exported_from_its_beginning(

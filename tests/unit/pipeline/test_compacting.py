@@ -32,7 +32,7 @@ from kunicorn.pipeline.lake.compact import (
     covered,
     merges,
     pieces_of,
-    remove_covered,
+    remove,
     sources_in,
 )
 from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles, file_name
@@ -134,7 +134,7 @@ def test_killed_at_any_step_every_record_is_there_once_after_the_next_command(
         compact(target, 10**9, dry=False)
     else:  # As an export does that goes on.
         pieces = pieces_of(target.sizes(".parquet"))
-        remove_covered(target, pieces, sources_in(target, pieces))
+        remove(target, covered(pieces, sources_in(target, pieces)))
     assert held(target) == [*range(RECORDS)]
 
 
@@ -144,6 +144,17 @@ def test_a_task_that_ends_too_late_doubles_nothing_for_longer_than_to_the_next_c
     export(target, 10, 15)
     assert len(held(target)) == RECORDS + 5
     assert compact(target, 10**9, dry=False).covered == 2
+    assert held(target) == [*range(RECORDS)]
+
+
+def test_a_file_that_a_late_task_writes_of_a_range_that_was_given_up_is_merged_into_none(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    known = _Known(target, Form(), SCHEMA)
+    state = known.read()
+    known.given_up = frozenset({file_name(OffsetRange(*TP, 8, 13), None)})
+    known.save(state)
+    export(target, 8, 13)
+    assert compact(target, 10**9, dry=True).covered == compact(target, 10**9, dry=False).covered == 2, "of two days"
     assert held(target) == [*range(RECORDS)]
 
 
@@ -243,7 +254,7 @@ def go_on_behind_a_truncation_at(target: Directory, end: int) -> None:
 def go_on(target: Directory, ends: Mapping[str, int]) -> None:
     known = _Known(target, Form(), SCHEMA)
     known.read()
-    _clear(target, None, (), ends, known.check)
+    _clear(target, (), ends, known.check)
 
 
 def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(

@@ -22,7 +22,7 @@ from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import _settled
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, file_name, partitioning
-from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
+from kunicorn.pipeline.lake.tables import Committed, DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -46,7 +46,7 @@ def lake(place: Path) -> DeltaLake:
 def test_a_round_is_committed_once_whoever_repeats_it(tmp_path: Path) -> None:
     for _ in range(2):
         lake(tmp_path).commit(1, FILES, ENDS)
-    assert lake(tmp_path).rounds() == 1
+    assert lake(tmp_path).committed().rounds == 1
     assert len(list((tmp_path / "_delta_log").glob("*1.json"))) == 1
 
 
@@ -242,9 +242,24 @@ def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_wo
     first, second = lake(tmp_path), lake(tmp_path)
     first.commit(1, FILES, ENDS)
     # It has looked for the round before the first one committed it.
-    monkeypatch.setattr(DeltaLake, "rounds", lambda self: 0)
+    monkeypatch.setattr(DeltaLake, "committed", lambda self: Committed())
     with pytest.raises(NotCommitted, match=r"does not take round 1: .*then export again: it goes on where it ended"):
         second.commit(1, FILES, ENDS)
+
+
+@pytest.mark.parametrize("kind", ["rows", "keys"])
+def test_a_round_of_the_same_number_that_ends_elsewhere_is_not_taken_for_ones_own(tmp_path: Path, kind: str) -> None:
+    """Of two drivers, the one that commits second: its records are not in the table."""
+    target = Directory(str(tmp_path))
+    first, second = (
+        MergedDelta(target, SCHEMA) if kind == "keys" else DeltaLake(target, SCHEMA, partitioning("day")) for _ in "ab"
+    )
+    first.open()
+    second.open()
+    first.commit(1, [], {TopicPartition("orders", 0): 5})
+    with pytest.raises(NotCommitted, match=r"committed another one of that number\..*export again: it goes on"):
+        second.commit(1, FILES, ENDS)
+    first.commit(1, [], {TopicPartition("orders", 0): 5})
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool) -> None:
@@ -265,7 +280,7 @@ def test_a_round_that_the_table_took_though_its_answer_was_lost_is_committed(
     made = lake(tmp_path)
     fails(monkeypatch, carried_out=True)
     made.commit(1, FILES, ENDS)
-    assert made.rounds() == 1
+    assert made.committed().rounds == 1
 
 
 def test_a_round_whose_answer_was_lost_is_committed_also_where_an_engine_has_written_since(
@@ -413,6 +428,15 @@ def test_an_older_manifest_than_the_tables_has_nothing_exported_again(tmp_path: 
         first.commit(number, FILES, ENDS)
     with pytest.raises(ConfigError, match=rf"has 2 rounds, and the newest manifest .* counts {state.rounds}: it is an"):
         _settled(lake(tmp_path), state)
+
+
+def test_a_round_underway_is_not_settled_by_another_one_of_its_number(tmp_path: Path) -> None:
+    lake(tmp_path).commit(1, FILES, {WHOLE.tp: 5})
+    with pytest.raises(ConfigError, match="has a round 1 that ends elsewhere than the one underway in the newest mani"):
+        _settled(lake(tmp_path), RunState((WHOLE,), underway=(WHOLE,)))
+    pieces = [WHOLE._replace(stop=2), WHOLE._replace(start=2, stop=5)]
+    state = _settled(lake(tmp_path), RunState((WHOLE,), underway=pieces[::-1]))
+    assert (state.rounds, state.positions, state.underway) == (1, {WHOLE.tp: 5}, ())
 
 
 def test_a_table_may_have_null_where_the_records_have_none(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from kunicorn.pipeline.lake.iceberg import ROUND, Catalog, IcebergLake, location
 from kunicorn.pipeline.lake.tables import NotCommitted
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.positions import OffsetRange, Offsets, TopicPartition
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -128,16 +128,28 @@ def test_a_round_is_committed_once_whoever_repeats_it(place: Place) -> None:
         lake = place.lake()
         lake.commit(1, place.written(lake, attempt, rows(DAY_MS, DAY_MS)), ENDS)
     assert len(read(place)) == 2
-    assert place.lake().rounds() == 1
+    assert place.lake().committed().rounds == 1
     assert [each.summary[ROUND] for each in place.table().snapshots() if each.summary] == ["1"]
 
 
 def test_a_round_without_a_record_is_counted(place: Place) -> None:
     lake = place.lake()
     lake.commit(1, [], ENDS)
-    assert place.lake().rounds() == 1
+    assert place.lake().committed().rounds == 1
     lake.commit(2, place.written(lake, "a", rows(DAY_MS)), ENDS)
     assert len(read(place)) == 1
+
+
+def test_a_round_of_the_same_number_that_ends_elsewhere_is_not_taken_for_ones_own(place: Place) -> None:
+    """Of two drivers, the one that commits second: its records are not in the table."""
+    first, second = place.lake(), place.lake()
+    first.commit(1, place.written(first, "a", rows(DAY_MS)), {TopicPartition("orders", 0): 1})
+    with pytest.raises(NotCommitted, match=r"committed another one of that number\..*export again: it goes on"):
+        second.commit(1, place.written(second, "b", rows(DAY_MS, DAY_MS)), ENDS)
+    assert len(read(place)) == 1
+    whole = OffsetRange("orders", 0, 0, 7)
+    with pytest.raises(ConfigError, match="has a round 1 that ends elsewhere than the one underway in the newest mani"):
+        _settled(place.lake(), RunState((whole,), underway=(whole,)))
 
 
 def test_two_drivers_that_commit_a_round_in_the_same_moment_do_not_double_it(
@@ -148,10 +160,10 @@ def test_two_drivers_that_commit_a_round_in_the_same_moment_do_not_double_it(
     files = place.written(second, "b", rows(DAY_MS))
     real = IcebergLake._append
 
-    def overtaken(self: IcebergLake, number: int, files: Sequence[LakeFile]) -> None:
+    def overtaken(self: IcebergLake, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         if self is second:
             first.commit(1, place.written(first, "a", rows(DAY_MS)), ENDS)
-        real(self, number, files)
+        real(self, number, files, ends)
 
     monkeypatch.setattr(IcebergLake, "_append", overtaken)
     second.commit(1, files, ENDS)
@@ -164,10 +176,10 @@ def test_a_writer_of_other_rows_beside_is_no_reason_to_end(place: Place, monkeyp
     other = [place.written(lake, "b", rows(DAY_MS, first=100))]
     real = IcebergLake._append
 
-    def beside(self: IcebergLake, number: int, files: Sequence[LakeFile]) -> None:
+    def beside(self: IcebergLake, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         while other:
             add(place, lake, other.pop())
-        real(self, number, files)
+        real(self, number, files, ends)
 
     monkeypatch.setattr(IcebergLake, "_append", beside)
     lake.commit(1, files, ENDS)
@@ -188,10 +200,10 @@ def test_a_table_that_never_takes_the_round_ends_the_export_in_words(
 
     lake = place.lake()
 
-    def refused(self: IcebergLake, number: int, files: Sequence[LakeFile]) -> None:
+    def refused(self: IcebergLake, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         raise CommitFailedException("the branch main has changed")
 
-    def lost(self: IcebergLake, number: int, files: Sequence[LakeFile]) -> None:
+    def lost(self: IcebergLake, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         raise ConnectionError("reset by peer")
 
     monkeypatch.setattr(IcebergLake, "_append", refused)
@@ -210,7 +222,7 @@ def test_the_round_is_known_after_its_snapshots_have_expired(place: Place) -> No
     table = place.table()
     gone = [each.snapshot_id for each in table.snapshots() if each != table.current_snapshot()]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
-    assert place.lake().rounds() == 2
+    assert place.lake().committed().rounds == 2
     assert len(place.table().snapshots()) == 1
     assert [row["offset"] for row in read(place)] == [1, 2, 100]
 
@@ -425,8 +437,8 @@ def test_a_plan_makes_no_table_and_is_refused_where_the_export_would_be(place: P
 
 def test_a_round_that_is_committed_and_not_in_the_manifest_is_not_repeated(place: Place) -> None:
     lake = place.lake()
-    lake.commit(1, place.written(lake, "a", rows(DAY_MS)), ENDS)
     whole = OffsetRange("orders", 0, 0, 1)
+    lake.commit(1, place.written(lake, "a", rows(DAY_MS)), {whole.tp: 1})
     state = _settled(place.lake(), RunState((whole,), underway=(whole,)))
     assert (state.rounds, state.positions, state.underway) == (1, {whole.tp: 1}, ())
 

@@ -68,7 +68,7 @@ class Table:
         return self.rows()
 
     def rounds(self) -> int:
-        return self._lake().rounds()
+        return self._lake().committed().rounds
 
     def _lake(self) -> MergedDelta:
         lake = MergedDelta(Directory(str(self._place)), TEXTS, self._part_bytes)
@@ -105,6 +105,13 @@ def test_a_round_that_is_merged_is_not_merged_again_whatever_came_behind_it(tmp_
     table.merge(rows((1, "a", None)))
     assert table.merge(rows((1, "a", "wrong")), again=True) == {}
     assert table.merge() == {}, "a round without a record"
+    assert table.rounds() == 3
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with_as_if_it_had_everything(tmp_path: Path) -> None:
+    Table(tmp_path).merge(rows((0, "a", "1")))
+    with pytest.raises(ConfigError, match="has 1 rounds, of the 2 that were exported to it"):
+        MergedDelta(Directory(str(tmp_path)), TEXTS).open(2)
 
 
 def test_a_topic_that_was_created_anew_goes_on_from_lower_offsets(tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ def test_the_driver_holds_one_part_of_a_round_however_large_its_records_are(tmp_
     lake = MergedDelta(Directory(str(tmp_path)), TEXTS, PART)
     lake.open()
     lake.commit(1, files, ENDS)
-    assert lake.rounds() == 1
+    assert lake.committed().rounds == 1
     assert len(deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table(columns=["key"])) == 512
     assert max(held) < PART + 8 * GROUP, "of 32 MiB: a part, and a row group as it is read and taken from"
     assert 512 * LARGE // PART < len(held) < 40, "parts are nearly as large as they may be"

@@ -75,6 +75,19 @@ def test_until_everything_of_now_is_handled_no_other_topic_is_read_either() -> N
     assert one.next(handled)[1] == [("orders", 0, 10, 100)]
 
 
+def test_what_a_broker_that_is_behind_leaves_out_of_everything_of_now_is_handled_too() -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    reader = Reader(log, "^.*s$")
+    handled, _ = reader.next(reader.initialOffset())
+    log.log = Edges(0, 130, 1)
+    log.unknown.add("payments")
+    reader.prepareForTriggerAvailableNow()
+    end, ranges = reader.next(handled)
+    assert ranges == [("orders", 0, 100, 130), ("payments", 0, 100, 130)]
+    log.log = Edges(0, 160, 1)
+    assert reader.next(end) == (end, []), "what comes now is for the next run"
+
+
 def test_until_everything_of_now_is_handled_a_log_that_is_truncated_meanwhile_is_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,6 +113,18 @@ def test_a_micro_batch_that_is_repeated_is_handled_as_it_was_planned() -> None:
     start = both.initialOffset()
     end, ranges = both.next(start)
     assert Reader(log, "orders").ranges(start, end) == ranges
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_that_one_broker_does_not_know_yet_and_another_does_is_not_left_out(strict: bool) -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    reader = Reader(log, "^.*s$", strict=strict)
+    start = reader.initialOffset()
+    end, ranges = reader.next(start)
+    log.unknown.add("payments")
+    assert reader.ranges(start, end) == ranges
+    log.unknown.add("payments")
+    assert reader.next(end) == (end, [])
 
 
 def test_a_start_that_leaves_out_a_topic_of_the_stream_is_refused() -> None:

@@ -25,13 +25,14 @@ from deltalake import DeltaTable
 from deltalake.table import TableMerger
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake.columns import Asked, form_asked
-from kunicorn.pipeline.lake.files import OWN
+from kunicorn.pipeline.lake.columns import Asked, Form, form_asked
+from kunicorn.pipeline.lake.files import OWN, file_name
 from kunicorn.pipeline.lake.iceberg import IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.range_job import Stop
@@ -102,6 +103,7 @@ class Driver:
     def go_until(self, reached: Callable[[], bool]) -> None:
         """Step by step. Caller: the test."""
         while not reached():
+            assert not self.over, self.error
             self.go_on()
             self.wait()
 
@@ -134,6 +136,7 @@ class World:
         """Of the records that a handler gets."""
         self.planned: list[Driver | None] = []
         """Those that have asked for the logs' edges."""
+        self.cluster: Any = SimpleNamespace(ask_another=lambda: None)
         self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
         """What each driver has underway."""
 
@@ -156,9 +159,13 @@ class World:
                 for _ in range(self.rng.choice((1, 1, 5, 60))):
                     chosen.go_on()
                     chosen.wait()
-        last = self._begun(run)
-        last.go_until(lambda: last.over)
-        return [*started, last]
+        return [*started, self._ended(run)]
+
+    def _ended(self, run: Callable[[Settings], Any]) -> Driver:
+        """One that nobody interrupts."""
+        driver = self._begun(run)
+        driver.go_until(lambda: driver.over)
+        return driver
 
     def _begun(self, run: Callable[[Settings], Any]) -> Driver:
         pieces = self.rng.choice((None, 2, 3))
@@ -326,7 +333,7 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
     monkeypatch.setattr(TableMerger, "execute", between_steps(TableMerger.execute))
     monkeypatch.setattr(MergedDelta.__init__, "__defaults__", (200,))  # Bytes of a part.
     for table in (IcebergLake, DeltaLake):
-        monkeypatch.setattr(table, "rounds", stepping(table.rounds))
+        monkeypatch.setattr(table, "committed", stepping(table.committed))
     return made
 
 
@@ -446,6 +453,94 @@ def test_an_export_without_what_is_gone_leaves_the_files_that_another_one_counts
     deleted = overtaken_as_a_topic_went(world, run, state)
     found = Counter(at for number, at in offsets_in(world, "parquet") if number == deleted.partition)
     assert found == Counter(range(state().positions[deleted])), "nobody can export them again"
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_file_that_is_written_late_of_a_range_that_was_given_up_is_not_there_after_the_next_export(
+    world_of: Callable[[int], World], late: int
+) -> None:
+    """By an executor of a driver that was killed, behind the first or the second export since."""
+    world = world_of(0)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked("parquet"))
+
+    def run(_: Settings) -> None:
+        export.export(world._settings(None), file, lake, "local", form, said)
+
+    first = world._begun(run)
+    first.go_until(lambda: any((world.directory / "lake").glob("date=*/_unfinished-*")))
+    first.killed = True
+    first.go_until(lambda: first.over)
+    back = PARTITIONS[1]
+    world.gone.add(back)
+    for number in range(1, 4):
+        check_ends([first, world._ended(run)])
+        world.gone.clear()
+        world.ends[back] += 5
+        if number == late:
+            before = lake.names(".parquet")
+            for orphan in world.orphans:
+                orphan()
+            assert any("orders-1-" in name for name in set(lake.names(".parquet")).difference(before))
+    world._ended(run)
+    found = Counter(at for partition, at in offsets_in(world, "parquet") if partition == back.partition)
+    assert found == Counter(range(world.ends[back]))
+
+
+def test_an_export_that_is_overtaken_deletes_no_late_file_that_another_one_counts(
+    world_of: Callable[[int], World],
+) -> None:
+    world = world_of(0)
+    lake, form = Directory(str(world.directory / "lake")), Form()
+    whole = OffsetRange(*PARTITIONS[0], 0, 5)
+    name = file_name(whole, "id")
+    earlier, later = (export._Known(lake, form, SCHEMA) for _ in "ab")
+    earlier.given_up = frozenset({name})
+    earlier.save(state := RunState((whole,), topics={TOPIC: "id"}))
+    assert later.read() == state
+    later.save(state.begin([whole]))
+    lake.write(f"date=2026-01-01/{name}", b"")
+    now = export._Continued(state, [], [], [], frozenset())
+    with pytest.raises(Overtaken):
+        export._accept(lake, None, earlier, state, now, moved=False)
+    assert lake.names(".parquet")
+    export._accept(lake, None, later, state, now, moved=False)
+    assert lake.names(".parquet"), "it is underway again"
+
+
+@pytest.mark.parametrize("to", ["delta", "iceberg"])
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_round_that_another_driver_has_planned_anew_is_committed_by_one_of_the_two(
+    world_of: Callable[[int], World], to: str, first_commits: bool
+) -> None:
+    """A driver stands before its commit, and a partition of its round goes. Another driver takes its place, and has a
+    round without that partition, which comes back later.
+    """
+    world = world_of(0)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None))
+
+    def run(settings: Settings) -> None:
+        export.export(settings, file, lake, "local", form, said)
+
+    run(world._settings(None))
+    for tp in PARTITIONS:
+        world.ends[tp] += 5
+    first = world._begun(run)
+    first.go_until(lambda: first.committing and first in world.planned)
+    world.gone.add(PARTITIONS[1])
+    second = world._begun(run)
+    second.go_until(lambda: second.committing and second in world.planned)
+    for each in (first, second) if first_commits else (second, first):
+        each.go_until(lambda each=each: each.over)  # type: ignore[misc]
+    check_ends([first, world._ended(run)])
+    world.gone.clear()
+    check_ends([second, world._ended(run)])
+    assert Counter(offsets_in(world, to)) == Counter(
+        (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
+    )
 
 
 def overtaken_as_a_topic_went(

@@ -3,8 +3,8 @@
 1. A Parquet directory has no log that says which files count: so a merged file names its sources itself, in its
    footer. It is there whole before they are deleted.
 2. A source that is still there, or there again, is covered: what a compaction that was killed has left, or a task that
-   ended too late has written once more. Compactions and exports remove such files first. So a kill at any moment loses
-   nothing, and what was doubled by it is not after the next command.
+   ended too late has written once more. Compactions and exports remove such files first, and those of ranges that an
+   export has given up. So a kill at any moment loses nothing, and what was doubled by it is not after the next command.
 3. Only files that the manifest counts are touched, never those of a round underway. A compaction is a version of the
    manifest, so that of an export and a compaction at once, or of two compactions, the earlier one ends.
 4. Behind a truncation a file of other records may have a source's name. So before an export goes on there, merged
@@ -37,6 +37,8 @@ from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 F = TypeVar("F")
 
 _NAME = re.compile(r"(?P<log>.+)-(?P<start>\d{20})-(?P<stop>\d{20})(?P<merged>-merged)?\.parquet")
+GIVEN_UP_FILES = "given_up"
+"""Key in an export's manifest: names of files that do not count, wherever a late task writes them."""
 _SOURCES = b"kunicorn.sources"
 """Key in the footer of a merged file: JSON, a list of its sources' names."""
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
@@ -84,7 +86,7 @@ class Compacted:
     """Files that are gone, or would be, as larger ones stand for them."""
     made: int
     covered: int
-    """Files removed, or to be removed, as another one has their records already."""
+    """Files removed, or to be removed, as another one has their records already, or an export is to write them."""
     bytes: int
     """Of the files that were merged."""
     dry: bool = False
@@ -105,7 +107,7 @@ class Compacted:
         verb = "would become" if self.dry else "have become"
         if self.covered:
             removed = "would be removed" if self.dry else "were removed"
-            yield f"{self.covered:,} files {removed}: others have their records already"
+            yield f"{self.covered:,} files {removed}: others have their records already, or are to have them"
         if self.merged:
             yield f"{self.merged:,} of {self.files:,} files {verb} {self.made:,} ({self.bytes / 1e6:,.1f} MB)"
         else:
@@ -172,12 +174,10 @@ def settled(pieces: Iterable[Piece], state: RunState) -> list[Piece]:
     return [each for each in pieces if each.stop <= ends.get(each.log, each.stop)]
 
 
-def remove_covered(target: Directory, pieces: Sequence[Piece], sources: Sources) -> list[Piece]:
-    """Delete the files whose records another one has; those."""
-    found = covered(pieces, sources)
-    for each in found:
+def remove(target: Directory, pieces: Iterable[Piece]) -> None:
+    """Delete the files."""
+    for each in pieces:
         target.delete(each.path)
-    return found
 
 
 def sources_in(target: Directory, pieces: Iterable[Piece], ends: Mapping[str, int] = MappingProxyType({})) -> Sources:
@@ -252,14 +252,15 @@ def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compact
 def _compacted(
     target: Directory, target_bytes: int, manifest: Manifest, told: Mapping[str, Any], *, dry: bool
 ) -> Compacted:
-    pieces = settled(pieces_of(target.sizes(".parquet")), state_in(told, (target / OWN).url))
-    sources = sources_in(target, pieces)
-    if dry:
-        gone = covered(pieces, sources)
-    else:
+    state, given_up = state_in(told, (target / OWN).url), frozenset(told.get(GIVEN_UP_FILES, ()))
+    found = pieces_of(target.sizes(".parquet"))
+    strays = [each for each in found if each.name in given_up]
+    pieces = settled((each for each in found if each.name not in given_up), state)
+    gone = [*strays, *covered(pieces, sources_in(target, pieces))]
+    if not dry:
         # From here on whoever else works on the target finds out that it is overtaken.
         manifest.write(told)
-        gone = remove_covered(target, pieces, sources)
+        remove(target, gone)
     left = [each for each in pieces if each not in gone]
     done, unlike = list[Merge](), list[str]()
     for each in merges(left, target_bytes):

@@ -1,8 +1,9 @@
 """Iceberg tables that an export writes to, by pyiceberg, in the driver alone.
 
 1. As in `tables`: a file counts once a snapshot of the table has it, and each try of a task has names of its own.
-2. The number of the last round stands in the table's properties, and moves in the same commit as the round's snapshot.
-   A snapshot's own summary has it for people: snapshots expire, and an engine that merges files makes others.
+2. The number of the last round, and where that ends, stand in the table's properties, and move in the same commit as
+   the round's snapshot. A snapshot's own summary has the number for people: snapshots expire, and an engine that merges
+   files makes others.
 3. A commit holds only upon the snapshot that it was made for. pyiceberg would put it upon the next one by itself, which
    may have the same round of another driver: so it is told not to, and the number is looked up before each try.
 4. Files carry the table's field ids, and partitions are exact: readers take a partition's value for that of its rows.
@@ -21,7 +22,7 @@ import pyarrow as pa
 from kunicorn.errors import ConfigError
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.lake.files import BOUNDED, DAY, HOUR, LakeFile, field_path, values_in
-from kunicorn.pipeline.lake.tables import NotCommitted
+from kunicorn.pipeline.lake.tables import Committed, NotCommitted, fingerprint
 from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.positions import Offsets
 from kunicorn.settings.pipeline import has_secret
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import IcebergType, NestedField
 
-ROUNDS = "kunicorn.export.rounds"
-"""Property of the table."""
+ROUNDS, _ENDS = "kunicorn.export.rounds", "kunicorn.export.ends"
+"""Properties of the table: the last round's number, and the fingerprint of its ends."""
 ROUND = "kunicorn.export.round"
 """In a snapshot's summary."""
 _FIELD_ID = b"PARQUET:field_id"
@@ -81,7 +82,7 @@ class IcebergLake:
                 f"the Iceberg table {self._name} is partitioned by {_shown(table.spec())}, and not by {_shown(wanted)}"
                 f": name another table and directory, or another --partition-by"
             )
-        self._check_rounds(self.rounds(), done)
+        self._check_rounds(self.committed().rounds, done)
         return True
 
     def _check_version(self, version: int) -> None:
@@ -103,20 +104,21 @@ class IcebergLake:
                 f"directory and table to have all records again"
             )
 
-    def rounds(self) -> int:
-        """Number of the last round that is committed; 0 before the first."""
+    def committed(self) -> Committed:
+        """See `TableLog`."""
         with self._told("cannot be read"):
-            return int(self._of_now().properties.get(ROUNDS, 0))
+            told = self._of_now().properties
+            return Committed(int(told.get(ROUNDS, 0)), int(told[_ENDS]) if _ENDS in told else None)
 
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         """Add a round's files as one snapshot, unless that has happened already."""
         from pyiceberg.exceptions import CommitFailedException
 
         for _ in range(_TRIES):
-            if self.rounds() >= number:
+            if self.committed().has(number, ends, f"the Iceberg table {self._name}"):
                 return
             try:
-                self._append(number, files)
+                self._append(number, files, ends)
                 return
             except CommitFailedException:
                 continue
@@ -163,11 +165,11 @@ class IcebergLake:
         table.metadata = told.model_copy(update={"properties": properties, "partition_specs": specs})
         return table
 
-    def _append(self, number: int, files: Sequence[LakeFile]) -> None:
-        """The commit itself, upon the snapshot that `rounds` has seen."""
+    def _append(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
+        """The commit itself, upon the snapshot that `committed` has seen."""
         assert self._table is not None
         with self._table.transaction() as transaction:
-            transaction.set_properties({ROUNDS: str(number)})
+            transaction.set_properties({ROUNDS: str(number), _ENDS: str(fingerprint(ends))})
             with transaction.update_snapshot(snapshot_properties={ROUND: str(number)}).fast_append() as append:
                 for each in files:
                     append.append_data_file(self._added(each))

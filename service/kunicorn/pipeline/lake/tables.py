@@ -5,6 +5,8 @@
 2. A transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is accepted by
    the format, so the number is looked up before: a round whose commit went through before a crash is not repeated.
    It is looked up behind a commit that failed, too: the store may have taken it, and its answer is lost.
+3. Beside the number stands where the round ends: of two drivers one may have planned a round of that number anew, and
+   must not take the other's for its own.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -37,6 +40,38 @@ class NotCommitted(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
+GIVEN_UP: Offsets = {}
+"""Ends of a round without files, which takes the number of one that was planned and is not carried out."""
+
+
+class Committed(NamedTuple):
+    """What a table's log tells of the last round that is committed."""
+
+    rounds: int = 0
+    """Its number; 0 before the first."""
+    ends: int | None = None
+    """Fingerprint of where it ends; None in a table that an earlier version has written to."""
+
+    def is_round(self, number: int, ends: Offsets) -> bool:
+        """Whether it is this one."""
+        return self.rounds == number and self.ends in (None, fingerprint(ends))
+
+    def has(self, number: int, ends: Offsets, table: str) -> bool:
+        """Whether this round is committed. Raises `NotCommitted` where another one is in its place."""
+        if self.rounds >= number and not self.is_round(number, ends):
+            other = "another one of that number" if self.rounds == number else f"round {self.rounds}"
+            raise NotCommitted(
+                f"{table} does not take round {number}: another export has committed {other}. See whether another "
+                f"export writes there, then export again: it goes on where it ended"
+            )
+        return self.rounds >= number
+
+
+def fingerprint(ends: Offsets) -> int:
+    """Number for where a round ends: a table's log has room for that, and not for every partition's offset."""
+    return int.from_bytes(blake2b(json.dumps(as_json(ends)).encode(), digest_size=8).digest()) >> 1
+
+
 class TableLog(Protocol):
     """A table in whose log rounds are committed, each once. Methods block, and raise `ConfigError`."""
 
@@ -48,11 +83,12 @@ class TableLog(Protocol):
         """Open the table, or `make` it where there is none; whether there is one now. `done`: number of rounds that the
         target's manifest counts."""
 
-    def rounds(self) -> int:
-        """Number of the last round that is committed; 0 before the first."""
+    def committed(self) -> Committed: ...
 
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
-        """Add a round's files at once, unless that has happened already. Raises `NotCommitted`."""
+        """Add a round's files at once, unless that has happened already. `ends`: of the round's own partitions. Raises
+        `NotCommitted`.
+        """
 
     def clear(self, files: Sequence[LakeFile] | None = None) -> None:
         """Delete these files of a round, or whatever rounds that were cut off have left: what is none of the table's.
@@ -60,13 +96,12 @@ class TableLog(Protocol):
         """
 
 
-APP_ID = "kunicorn-export"
+APP_ID, _ENDS_ID = "kunicorn-export", "kunicorn-export-ends"
+"""Applications whose versions in the table's log are the last round's number, and the fingerprint of its ends."""
 _RULE = "delta.constraints."
 """Before the name of a constraint among a table's properties."""
 _ENDS = "kunicorn.offsets"
-"""In the metadata of the commit that counts a round: where the round ends."""
-_NEWEST = 20
-"""So many of the table's commits are looked through for a round whose answer was lost."""
+"""In the metadata of the commit that counts a round, for people: where the round ends."""
 
 
 class DeltaLake:
@@ -163,8 +198,8 @@ class DeltaLake:
                 )
 
     def _check_rounds(self, done: int) -> None:
-        if (committed := self.rounds()) < done:
-            raise self._fewer(f"has {committed} rounds", done)
+        if (rounds := self.committed().rounds) < done:
+            raise self._fewer(f"has {rounds} rounds", done)
 
     def _fewer(self, what: str, done: int) -> ConfigError:
         return ConfigError(
@@ -204,15 +239,17 @@ class DeltaLake:
                     f"drop that feature, install a deltalake that has it, or name another directory"
                 ) from error
 
-    def rounds(self) -> int:
-        """Number of the last round that is committed; 0 before the first."""
+    def committed(self) -> Committed:
+        """See `TableLog`."""
         with _as_table(self._uri):
             self._table.update_incremental()
-            return int(self._table.transaction_version(APP_ID) or 0)
+            return Committed(
+                int(self._table.transaction_version(APP_ID) or 0), self._table.transaction_version(_ENDS_ID)
+            )
 
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         """Add a round's files in one transaction, unless that has happened already."""
-        if self.rounds() >= number:
+        if self.committed().has(number, ends, f"the Delta table {self._uri}"):
             return
         errors = self._deltalake.exceptions
         try:
@@ -228,16 +265,12 @@ class DeltaLake:
     def _looked_up(self, number: int, ends: Offsets) -> str | None:
         """What has become of a round whose commit failed; None where the table has it, and only the answer is lost."""
         try:
-            committed = self.rounds()
-            with _as_table(self._uri):
-                told = (each[_ENDS] for each in self._table.history(_NEWEST) if _ENDS in each)
-                newest = next(told, None)
+            found = self.committed()
         except StoreFailed as error:
             return f"Whether it is in the table is not known ({error})"
-        if committed < number:
+        if found.rounds < number:
             return self._refused
-        ours = committed == number and newest == json.dumps(as_json(ends))
-        return None if ours else "Another export has committed it"
+        return None if found.is_round(number, ends) else "Another export has committed it"
 
     def clear(self, files: Sequence[LakeFile] | None = None) -> None:
         """See `TableLog`: here all are the table's."""
@@ -247,10 +280,10 @@ class DeltaLake:
 
     def _properties(self, number: int, ends: Offsets | None = None) -> Any:
         """deltalake's, of a commit after which so many rounds are in the table; with the round's ends."""
-        transaction = self._deltalake.transaction
+        versions = {APP_ID: number} if ends is None else {APP_ID: number, _ENDS_ID: fingerprint(ends)}
         return self._deltalake.CommitProperties(
             custom_metadata=None if ends is None else {_ENDS: json.dumps(as_json(ends))},
-            app_transactions=[transaction.Transaction(APP_ID, number)],
+            app_transactions=[self._deltalake.transaction.Transaction(*each) for each in versions.items()],
         )
 
     def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
@@ -302,14 +335,15 @@ class MergedDelta(DeltaLake):
                 f"rows: have an engine turn that off, or name another directory"
             )
 
-    def _check_rounds(self, done: int) -> None:
-        """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
-
     def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
+        counted = False
         # The table is not looked at anew between two parts: what another driver has merged meanwhile is refused.
         for rows, last in newest_in_parts(self._target, [each.path for each in files], self._part_bytes):
             self._merge(rows, self._properties(number, ends) if last else self._properties(number - 1))
+            counted = last
             del rows
+        if not counted:
+            super()._apply([], number, ends)
 
     def _merge(self, rows: pa.Table, properties: Any) -> None:
         merge = self._table.merge(
