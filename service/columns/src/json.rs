@@ -10,25 +10,31 @@ use std::borrow::Cow;
 /// As many lists and objects within another as are read. One bit each says which of them it is.
 const DEEPEST: u32 = 63;
 
-/// A block's bytes have a bit each.
-const BLOCK: usize = 64;
+/// So many bytes are looked at at once.
+const STEP: usize = 16;
 
 /// Documents, one behind the other.
 pub struct Text<'a> {
     bytes: &'a [u8],
-    /// Of each block which bytes mean something within a string.
-    telling: Vec<u64>,
+    /// A byte for each, of ones where it means something within a string, and of zeros elsewhere.
+    telling: Vec<u8>,
 }
 
 impl<'a> Text<'a> {
-    /// None where it is no UTF-8.
-    pub fn of(bytes: &'a [u8]) -> Option<Self> {
-        str::from_utf8(bytes).ok()?;
-        let (blocks, rest) = bytes.as_chunks();
-        // What is missing in the last one is no text, as zeros are none.
-        let mut last = [0; BLOCK];
-        last[..rest.len()].copy_from_slice(rest);
-        let telling = blocks.iter().chain([&last]).map(telling).collect();
+    /// They end at `end`. None where they are no UTF-8.
+    pub fn of(bytes: &'a [u8], end: usize) -> Option<Self> {
+        let documents = bytes.get(..end)?;
+        if !documents.is_ascii() {
+            str::from_utf8(documents).ok()?;
+        }
+        let mut telling = Vec::with_capacity(end + STEP);
+        telling.extend(documents.iter().map(|byte| {
+            // Without branches many are done by one instruction.
+            let tells = (*byte == b'"') | (*byte == b'\\') | (*byte < b' ');
+            if tells { u8::MAX } else { 0 }
+        }));
+        // For whoever looks at the last one, and so many at once.
+        telling.extend([0; STEP]);
         Some(Self { bytes, telling })
     }
 }
@@ -36,35 +42,27 @@ impl<'a> Text<'a> {
 /// Stands somewhere in the text.
 #[derive(Clone, Copy)]
 pub struct Scanner<'a> {
-    text: &'a [u8],
+    text: &'a Text<'a>,
     at: usize,
-    telling: &'a [u64],
 }
 
 /// What stands between two quotes, as it is written.
 pub struct Quoted<'a> {
     raw: &'a [u8],
+    /// The same, and all behind it.
+    text: &'a [u8],
     escaped: bool,
 }
 
 impl<'a> Scanner<'a> {
-    /// At the beginning.
-    pub fn new(text: &'a Text) -> Self {
-        Self {
-            text: text.bytes,
-            telling: &text.telling,
-            at: 0,
-        }
-    }
-
-    /// Stand at the beginning of a document.
-    pub fn begin(&mut self, at: usize) {
-        self.at = at;
+    /// At the beginning of a document.
+    pub fn new(text: &'a Text, at: usize) -> Self {
+        Self { text, at }
     }
 
     /// Whether a document that is to end there has come to its end.
     pub fn ends_at(&self, end: usize) -> bool {
-        let rest = self.text.get(self.at..end);
+        let rest = self.text.bytes.get(self.at..end);
         rest.is_some_and(|rest| rest.iter().all(is_space))
     }
 
@@ -72,7 +70,7 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub fn peek(&mut self) -> Option<u8> {
         loop {
-            let byte = *self.text.get(self.at)?;
+            let byte = *self.text.bytes.get(self.at)?;
             if byte > b' ' || !is_space(&byte) {
                 return Some(byte);
             }
@@ -124,10 +122,11 @@ impl<'a> Scanner<'a> {
         Some(Cow::Owned(meant))
     }
 
-    /// From before the name of a field to behind its colon.
+    /// Pass over the name of a field, and its colon.
     #[inline(always)]
-    fn name_ends(&mut self) -> Option<()> {
-        self.string()?;
+    fn skip_name(&mut self) -> Option<()> {
+        self.expect(b'"')?;
+        self.at = self.string_end(self.at)?.0;
         self.expect(b':')
     }
 
@@ -135,7 +134,7 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub fn word(&mut self, word: &[u8]) -> Option<()> {
         self.peek()?;
-        self.text[self.at..].starts_with(word).then_some(())?;
+        self.text.bytes[self.at..].starts_with(word).then_some(())?;
         self.at += word.len();
         Some(())
     }
@@ -151,40 +150,30 @@ impl<'a> Scanner<'a> {
     pub fn string(&mut self) -> Option<Quoted<'a>> {
         self.expect(b'"')?;
         let start = self.at;
-        let escaped = self.string_ends()?;
+        let (end, escaped) = self.string_end(start)?;
+        self.at = end;
         Some(Quoted {
-            raw: &self.text[start..self.at - 1],
+            raw: &self.text.bytes[start..end - 1],
+            text: &self.text.bytes[start..],
             escaped,
         })
     }
 
-    /// Where the first byte is from there on that means something within a string.
+    /// Where a string ends, from within it: behind its quote. And whether there were escapes.
     #[inline(always)]
-    fn told(&self, from: usize) -> Option<usize> {
-        let mut block = from / BLOCK;
-        let mut start = from;
-        let mut bits = self.telling.get(block)? >> (from % BLOCK);
-        while bits == 0 {
-            block += 1;
-            start = block * BLOCK;
-            bits = *self.telling.get(block)?;
-        }
-        Some(start + bits.trailing_zeros() as usize)
-    }
-
-    /// From within a string to behind it. Whether there were escapes.
-    #[inline(always)]
-    fn string_ends(&mut self) -> Option<bool> {
+    fn string_end(&self, mut at: usize) -> Option<(usize, bool)> {
         let mut escaped = false;
         loop {
-            self.at = self.told(self.at)?;
-            match *self.text.get(self.at)? {
-                b'"' => {
-                    self.at += 1;
-                    return Some(escaped);
-                }
+            let telling = u128::from_le_bytes(*self.text.telling.get(at..)?.first_chunk::<STEP>()?);
+            if telling == 0 {
+                at += STEP;
+                continue;
+            }
+            at += telling.trailing_zeros() as usize / 8;
+            match *self.text.bytes.get(at)? {
+                b'"' => return Some((at + 1, escaped)),
                 b'\\' => {
-                    self.at += escape(&self.text[self.at..])?.1;
+                    at += escape(&self.text.bytes[at..])?.1;
                     escaped = true;
                 }
                 _ => return None,
@@ -196,42 +185,96 @@ impl<'a> Scanner<'a> {
     pub fn number(&mut self) -> Option<&'a str> {
         self.peek()?;
         let start = self.at;
-        self.number_ends()?;
-        str::from_utf8(&self.text[start..self.at]).ok()
+        self.at = self.number_end(start)?;
+        str::from_utf8(&self.text.bytes[start..self.at]).ok()
     }
 
-    /// From before a number to behind it.
+    /// A whole number: whether it has a minus, and the number without that.
     #[inline(always)]
-    fn number_ends(&mut self) -> Option<()> {
+    pub fn integer(&mut self) -> Option<(bool, u64)> {
+        let negative = self.peek()? == b'-';
         let start = self.at;
-        self.at += usize::from(self.text.get(start) == Some(&b'-'));
-        let leading = self.at;
-        let digits = self.digits()?;
-        if digits > 1 && self.text[leading] == b'0' {
+        self.at = self.number_end(start)?;
+        let digits = &self.text.bytes[start + usize::from(negative)..self.at];
+        let found = digits.iter().try_fold(0_u64, |found, byte| {
+            // A fraction and an exponent have others than digits.
+            let digit = byte.is_ascii_digit().then(|| byte - b'0')?;
+            found.checked_mul(10)?.checked_add(digit.into())
+        })?;
+        Some((negative, found))
+    }
+
+    /// Where a number ends that begins there.
+    #[inline(always)]
+    fn number_end(&self, start: usize) -> Option<usize> {
+        // Branches: what comes behind a number would wait for a sign that is added.
+        match self.text.bytes.get(start)? {
+            b'-' => self.unsigned_end(start + 1),
+            _ => self.unsigned_end(start),
+        }
+    }
+
+    #[inline(always)]
+    fn unsigned_end(&self, whole: usize) -> Option<usize> {
+        let mut end = self.digits_end(whole)?;
+        if end > whole + 1 && self.text.bytes[whole] == b'0' {
             return None;
         }
-        if self.text.get(self.at) == Some(&b'.') {
-            self.at += 1;
-            self.digits()?;
+        if self.text.bytes.get(end) == Some(&b'.') {
+            end = self.digits_end(end + 1)?;
         }
-        if matches!(self.text.get(self.at), Some(b'e' | b'E')) {
-            self.at += 1;
-            self.at += usize::from(matches!(self.text.get(self.at), Some(b'+' | b'-')));
+        if matches!(self.text.bytes.get(end), Some(b'e' | b'E')) {
+            let signed = matches!(self.text.bytes.get(end + 1), Some(b'+' | b'-'));
+            let exponent = end + 1 + usize::from(signed);
+            end = self.digits_end(exponent)?;
             // pyarrow refuses one that no double holds, also in what is passed over. Those have three.
-            if self.digits()? > 2 {
+            if end > exponent + 2 {
                 return None;
             }
         }
-        Some(())
+        Some(end)
     }
 
+    /// None where there are none.
     #[inline(always)]
-    fn digits(&mut self) -> Option<usize> {
-        let start = self.at;
-        while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
+    fn digits_end(&self, start: usize) -> Option<usize> {
+        let mut end = start;
+        while self.text.bytes.get(end).is_some_and(u8::is_ascii_digit) {
+            end += 1;
         }
-        (self.at > start).then_some(self.at - start)
+        (end > start).then_some(end)
+    }
+
+    /// Where a value ends that begins there, and is neither a list nor an object.
+    #[inline(always)]
+    fn scalar_end(&self, at: usize) -> Option<usize> {
+        match *self.text.bytes.get(at)? {
+            b'"' => Some(self.string_end(at + 1)?.0),
+            b'-' | b'0'..=b'9' => self.number_end(at),
+            _ => {
+                let mut word = Self { at, ..*self };
+                word.literal()?;
+                Some(word.at)
+            }
+        }
+    }
+
+    /// Pass over what is before the next scalar, where there is one before the end.
+    fn skip_to_scalar(&mut self, end: usize) {
+        while self.at < end {
+            match self.text.bytes[self.at] {
+                b'"' => {
+                    let mut name = *self;
+                    if name.skip_name().is_none() {
+                        return;
+                    }
+                    *self = name;
+                }
+                b'{' | b'}' | b'[' | b']' | b',' => self.at += 1,
+                byte if is_space(&byte) => self.at += 1,
+                _ => return,
+            }
+        }
     }
 
     /// Pass over a value of whatever kind.
@@ -249,10 +292,7 @@ impl<'a> Scanner<'a> {
         let mut within: u64 = 1;
         loop {
             match self.peek()? {
-                b'"' => {
-                    self.at += 1;
-                    self.string_ends()?;
-                }
+                b'"' => self.at = self.string_end(self.at + 1)?.0,
                 opens if opens == b'{' || opens == b'[' => {
                     self.at += 1;
                     let object = opens == b'{';
@@ -263,12 +303,12 @@ impl<'a> Scanner<'a> {
                         }
                         within = within << 1 | u64::from(object);
                         if object {
-                            self.name_ends()?;
+                            self.skip_name()?;
                         }
                         continue;
                     }
                 }
-                b'-' | b'0'..=b'9' => self.number_ends()?,
+                b'-' | b'0'..=b'9' => self.at = self.number_end(self.at)?,
                 _ => self.literal()?,
             }
             loop {
@@ -278,7 +318,7 @@ impl<'a> Scanner<'a> {
                 let object = within & 1 == 1;
                 if self.goes_on(if object { b'}' } else { b']' })? {
                     if object {
-                        self.name_ends()?;
+                        self.skip_name()?;
                     }
                     break;
                 }
@@ -290,17 +330,6 @@ impl<'a> Scanner<'a> {
 
 fn is_space(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
-}
-
-/// A bit for each byte that is a quote, a backslash or a control character, the first one lowest.
-fn telling(block: &[u8; BLOCK]) -> u64 {
-    let flags = block.map(|byte| u8::from(byte == b'"' || byte == b'\\' || byte < b' '));
-    let (eights, _) = flags.as_chunks();
-    eights.iter().enumerate().fold(0, |bits, (at, eight)| {
-        // Each flag ends up in the highest byte, in its own place, and none is carried there.
-        let found = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-        bits | found << (8 * at)
-    })
 }
 
 /// What an escape means, and its length. `from`: the backslash and all behind it.
@@ -339,7 +368,23 @@ fn unit(from: &[u8]) -> Option<u16> {
 
 impl Quoted<'_> {
     /// Append what is meant.
+    #[inline(always)]
     pub fn push_to(&self, to: &mut Vec<u8>) -> Option<()> {
+        // Most are short: what has the same length each time is copied by two instructions.
+        if self.raw.len() <= STEP
+            && !self.escaped
+            && let Some(more) = self.text.first_chunk::<STEP>()
+        {
+            let end = to.len() + self.raw.len();
+            to.extend_from_slice(more);
+            to.truncate(end);
+            return Some(());
+        }
+        self.push_all_to(to)
+    }
+
+    #[inline(never)]
+    fn push_all_to(&self, to: &mut Vec<u8>) -> Option<()> {
         let mut rest = self.raw;
         while self.escaped
             && let Some(at) = rest.iter().position(|byte| *byte == b'\\')
@@ -351,5 +396,170 @@ impl Quoted<'_> {
         }
         to.extend_from_slice(rest);
         Some(())
+    }
+}
+
+/// What stood between the scalars of objects: whoever writes objects writes the same there again and again, which is
+/// compared in a fraction of the time of reading it. A scalar is a string that is no name, a number, `null`, `true` or
+/// `false`.
+///
+/// 1. Of two texts that are the same but for their scalars, both are JSON, or neither is. So what has been read once is
+///    remembered, and what is like it is passed over; its scalars are read.
+/// 2. What is not like it is read from where the last field was that is wanted: nothing is refused here.
+/// 3. What is remembered is bounded, and all of it is forgotten where it seldom helps: names may be as many as values.
+pub struct Shapes {
+    /// A tree: behind each piece stand those that have followed it. The first one is empty, and stands before an object.
+    pieces: Vec<Piece>,
+    /// How often something was new.
+    news: usize,
+}
+
+const MOST_PIECES: usize = 1024;
+
+/// As many pieces stand behind the same one.
+const MOST_BRANCHES: usize = 8;
+
+/// So often something is new before it matters that it is so in more than half of the objects.
+const MOST_NEWS: usize = 64;
+
+/// A piece that was the last one: by it is known what was before. `LOST` where that is not remembered.
+pub type Place = usize;
+
+const LOST: Place = usize::MAX;
+
+/// Some bytes, and what follows them.
+struct Piece {
+    bytes: u128,
+    /// Ones for as many bytes as there are.
+    mask: u128,
+    length: usize,
+    then: Then,
+    /// The first one of those behind it, and the next one of those that stand where it does. 0: there is none.
+    inner: Place,
+    other: Place,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    More,
+    Scalar,
+    /// A field that is wanted, or the end of the object.
+    Wanted(Option<usize>),
+}
+
+impl Shapes {
+    /// The place before an object.
+    pub const START: Place = 0;
+
+    /// Of no object yet.
+    pub fn new() -> Self {
+        let start = Piece {
+            bytes: 0,
+            mask: 0,
+            length: 0,
+            then: Then::More,
+            inner: 0,
+            other: 0,
+        };
+        Self {
+            pieces: vec![start],
+            news: 0,
+        }
+    }
+
+    /// Pass over what is before the value of the next field that is wanted, or before the end of the object and that; and
+    /// the place there. None where it is new: then it stands where it stood.
+    #[inline(always)]
+    pub fn follow(&self, place: Place, from: &mut Scanner) -> Option<(Option<usize>, Place)> {
+        let mut next = self.pieces.get(place)?.inner;
+        let mut at = from.at;
+        while next != 0 {
+            let piece = &self.pieces[next];
+            let bytes = u128::from_le_bytes(*from.text.bytes.get(at..)?.first_chunk()?);
+            let behind = if (bytes ^ piece.bytes) & piece.mask != 0 {
+                None
+            } else if piece.then == Then::Scalar {
+                from.scalar_end(at + piece.length)
+            } else {
+                Some(at + piece.length)
+            };
+            let Some(behind) = behind else {
+                next = piece.other;
+                continue;
+            };
+            at = behind;
+            if let Then::Wanted(found) = piece.then {
+                from.at = at;
+                return Some((found, next));
+            }
+            next = piece.inner;
+        }
+        None
+    }
+
+    /// Remember what was new, and has been found to be JSON. `objects`: how many have been read.
+    #[cold]
+    pub fn learn(
+        &mut self,
+        mut place: Place,
+        mut from: Scanner,
+        to: &Scanner,
+        wanted: Option<usize>,
+        objects: usize,
+    ) -> Place {
+        self.news += 1;
+        if self.news > MOST_NEWS && self.news > objects / 2 {
+            self.pieces.clear();
+        }
+        while place < self.pieces.len() && from.at < to.at {
+            let start = from.at;
+            from.skip_to_scalar(to.at);
+            let then = if from.at < to.at {
+                Then::Scalar
+            } else {
+                Then::Wanted(wanted)
+            };
+            let mut pieces = from.text.bytes[start..from.at].chunks(STEP).peekable();
+            while let Some(piece) = pieces.next() {
+                let then = pieces.peek().map_or(then, |_| Then::More);
+                place = self.put(place, piece, then);
+            }
+            from.at = from.scalar_end(from.at).unwrap_or(to.at);
+        }
+        place
+    }
+
+    /// The place behind that piece, which is put there where it is not yet.
+    fn put(&mut self, place: Place, piece: &[u8], then: Then) -> Place {
+        let Some(first) = self.pieces.get(place).map(|before| before.inner) else {
+            return LOST;
+        };
+        let mut bytes = [0; STEP];
+        bytes[..piece.len()].copy_from_slice(piece);
+        let bytes = u128::from_le_bytes(bytes);
+        let mut branches = 0;
+        let mut next = first;
+        while next != 0 {
+            let known = &self.pieces[next];
+            if (known.bytes, known.length, known.then) == (bytes, piece.len(), then) {
+                return next;
+            }
+            branches += 1;
+            next = known.other;
+        }
+        let new = self.pieces.len();
+        if branches == MOST_BRANCHES || new == MOST_PIECES {
+            return LOST;
+        }
+        self.pieces.push(Piece {
+            bytes,
+            mask: u128::MAX >> (8 * (STEP - piece.len())),
+            length: piece.len(),
+            then,
+            inner: 0,
+            other: first,
+        });
+        self.pieces[place].inner = new;
+        new
     }
 }

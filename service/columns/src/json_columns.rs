@@ -10,9 +10,9 @@ use arrow_schema::DataType::{
     Boolean, Float32, Float64, Int8, Int16, Int32, LargeUtf8, List, Struct, UInt8, UInt16, UInt32,
     Utf8,
 };
-use arrow_schema::{ArrowError, DataType};
+use arrow_schema::{ArrowError, DataType, Fields};
 
-use crate::json::{Scanner, Text};
+use crate::json::{Scanner, Shapes, Text};
 
 /// Structs, lists and structs in lists that are within one another in a type.
 const DEEPEST: usize = 32;
@@ -66,14 +66,14 @@ pub fn read(documents: &Documents, kind: &DataType) -> Option<Result<ArrayData, 
         while row < documents.rows && documents.at(row)?.saturating_sub(start) < TOGETHER {
             row += 1;
         }
-        let text = Text::of(documents.text.get(start..documents.at(row)?)?)?;
-        let mut scanner = Scanner::new(&text);
+        let end = documents.at(row)?.checked_sub(start)?;
+        let text = Text::of(documents.text.get(start..)?, end)?;
         for each in first..row {
             if !documents.is_there(each)? {
                 column.append_null();
                 continue;
             }
-            scanner.begin(documents.at(each)?.checked_sub(start)?);
+            let mut scanner = Scanner::new(&text, documents.at(each)?.checked_sub(start)?);
             column.append(&mut scanner)?;
             if !scanner.ends_at(documents.at(each + 1)?.checked_sub(start)?) {
                 return None;
@@ -93,6 +93,8 @@ struct Column {
 }
 
 /// Numbers in the widest of their kind, and offsets in 64 bits, are made narrow at the end: by then all of them fit.
+// A byte of its own says which it is: without that it is worked out from a capacity, for each value.
+#[repr(u8)]
 enum Values {
     Bool(BooleanBufferBuilder),
     Integer(Vec<u64>),
@@ -105,7 +107,10 @@ enum Values {
         ends: Vec<usize>,
         items: Box<Column>,
     },
-    Struct(Vec<Column>),
+    Struct {
+        columns: Vec<Column>,
+        shapes: Shapes,
+    },
 }
 
 impl Column {
@@ -133,7 +138,10 @@ impl Column {
                 let columns = fields
                     .iter()
                     .map(|field| Self::of(field.data_type(), rows, depth + 1));
-                Values::Struct(columns.collect::<Option<_>>()?)
+                Values::Struct {
+                    columns: columns.collect::<Option<_>>()?,
+                    shapes: Shapes::new(),
+                }
             }
             _ if kind.is_integer() => Values::Integer(Vec::with_capacity(rows)),
             _ => return None,
@@ -155,44 +163,57 @@ impl Column {
             Values::Float(of) => of.push(0.0),
             Values::Text { ends, data } => ends.push(data.len()),
             Values::List { ends, items } => ends.push(items.rows),
-            Values::Struct(columns) => columns.iter_mut().for_each(Self::append_null),
+            Values::Struct { columns, .. } => columns.iter_mut().for_each(Self::append_null),
         }
     }
 
     /// The value that comes next. None where it is not read here: then the column is of no use any more.
+    #[inline(always)]
     fn append(&mut self, from: &mut Scanner) -> Option<()> {
         if from.peek()? == b'n' {
             from.word(b"null")?;
             self.append_null();
             return Some(());
         }
-        let row = self.rows;
         match &mut self.values {
             Values::Bool(of) => {
                 let found = from.peek()? == b't';
                 from.word(if found { b"true" } else { b"false" })?;
                 of.append(found);
             }
-            Values::Integer(of) => of.push(integer(from.number()?, &self.kind)?),
+            Values::Integer(of) => of.push(integer(from.integer()?, &self.kind)?),
             Values::Float(of) => of.push(float(from.number()?, &self.kind)?),
             Values::Text { ends, data } => {
                 from.string()?.push_to(data)?;
                 ends.push(reached(data.len(), &self.kind)?);
             }
-            Values::List { ends, items } => {
-                from.expect(b'[')?;
-                let mut more = !from.closes(b']')?;
-                while more {
-                    items.append(from)?;
-                    more = from.goes_on(b']')?;
-                }
-                ends.push(reached(items.rows, &self.kind)?);
-            }
-            Values::Struct(columns) => append_fields(columns, &self.kind, row, from)?,
+            Values::List { .. } | Values::Struct { .. } => *from = self.append_nested(*from)?,
         }
         self.nulls.append_non_null();
         self.rows += 1;
         Some(())
+    }
+
+    /// Of a list or a struct; it stands behind that. Where a scanner stands is told in registers: in memory each value
+    /// would wait for what was written by the one before.
+    #[inline(never)]
+    fn append_nested<'a>(&mut self, mut from: Scanner<'a>) -> Option<Scanner<'a>> {
+        match &mut self.values {
+            Values::List { ends, items } => {
+                from.expect(b'[')?;
+                let mut more = !from.closes(b']')?;
+                while more {
+                    items.append(&mut from)?;
+                    more = from.goes_on(b']')?;
+                }
+                ends.push(reached(items.rows, &self.kind)?);
+            }
+            Values::Struct { columns, shapes } => {
+                append_fields(columns, shapes, &self.kind, self.rows, &mut from)?;
+            }
+            _ => return None,
+        }
+        Some(from)
     }
 
     fn finish(mut self) -> Result<ArrayData, ArrowError> {
@@ -222,7 +243,7 @@ impl Column {
             Values::List { ends, items } => array
                 .add_buffer(narrowed(&ends, |end| end as i32))
                 .add_child_data(items.finish()?),
-            Values::Struct(columns) => {
+            Values::Struct { columns, .. } => {
                 let columns = columns.into_iter().map(Self::finish);
                 array.child_data(columns.collect::<Result<_, _>>()?)
             }
@@ -232,45 +253,82 @@ impl Column {
 }
 
 /// The fields of an object in whatever order; a missing one is null. `row`: of the object, and so of its fields.
+#[inline(always)]
 fn append_fields(
     columns: &mut [Column],
+    shapes: &mut Shapes,
     kind: &DataType,
     row: usize,
     from: &mut Scanner,
 ) -> Option<()> {
     let Struct(fields) = kind else { return None };
-    from.expect(b'{')?;
-    let mut more = !from.closes(b'}')?;
-    // Whoever writes objects has an order: behind a field mostly comes the one that is wanted next.
-    let mut next = 0;
-    while more {
-        let name = from.name()?;
-        let is = |at: &usize| *name == *fields[*at].name().as_bytes();
-        match (next..fields.len()).find(is).or_else(|| (0..next).find(is)) {
-            None => from.skip()?,
-            // It is there twice.
-            Some(at) if columns[at].rows > row => return None,
-            Some(at) => {
-                columns[at].append(from)?;
-                next = at + 1;
+    let mut place = Shapes::START;
+    let mut last = None;
+    let mut found = 0;
+    loop {
+        let (wanted, behind) = match shapes.follow(place, from) {
+            Some(found) => found,
+            None => {
+                let before = *from;
+                let wanted = next_wanted(fields, last, from)?;
+                let behind = shapes.learn(place, before, from, wanted, row);
+                (wanted, behind)
             }
+        };
+        let Some(at) = wanted else { break };
+        let column = &mut columns[at];
+        // It is there twice.
+        if column.rows > row {
+            return None;
         }
-        more = from.goes_on(b'}')?;
+        column.append(from)?;
+        (place, last) = (behind, wanted);
+        found += 1;
     }
-    for each in columns.iter_mut().filter(|each| each.rows == row) {
-        each.append_null();
+    if found < columns.len() {
+        for each in columns.iter_mut().filter(|each| each.rows == row) {
+            each.append_null();
+        }
     }
     Some(())
 }
 
-/// The number in 64 bits, where it is whole and one of the type's.
-fn integer(written: &str, kind: &DataType) -> Option<u64> {
+/// Pass over what is before the value of the next field that is wanted, or before the end of the object and that. `last`:
+/// the field before, and none where it stands before the object.
+#[cold]
+fn next_wanted(fields: &Fields, last: Option<usize>, from: &mut Scanner) -> Option<Option<usize>> {
+    let mut more = if last.is_none() {
+        from.expect(b'{')?;
+        !from.closes(b'}')?
+    } else {
+        from.goes_on(b'}')?
+    };
+    // Whoever writes objects has an order: behind a field mostly comes the one that is wanted next.
+    let next = last.map_or(0, |last| last + 1);
+    while more {
+        let name = from.name()?;
+        let is = |at: &usize| *name == *fields[*at].name().as_bytes();
+        if let Some(at) = (next..fields.len()).find(is).or_else(|| (0..next).find(is)) {
+            return Some(Some(at));
+        }
+        from.skip()?;
+        more = from.goes_on(b'}')?;
+    }
+    Some(None)
+}
+
+/// The number in 64 bits, where it is one of the type's.
+#[inline(always)]
+fn integer((negative, found): (bool, u64), kind: &DataType) -> Option<u64> {
     let spare = 64 - 8 * kind.primitive_width()?;
     if kind.is_unsigned_integer() {
-        let found: u64 = written.parse().ok()?;
-        return (found << spare >> spare == found).then_some(found);
+        return (!negative && found << spare >> spare == found).then_some(found);
     }
-    let found: i64 = written.parse().ok()?;
+    let found = if negative {
+        0_i64.checked_sub_unsigned(found)?
+    } else {
+        i64::try_from(found).ok()?
+    };
     (found << spare >> spare == found).then_some(found as u64)
 }
 
@@ -287,7 +345,7 @@ fn float(written: &str, kind: &DataType) -> Option<f64> {
 
 /// The end of a row, where the type's offsets reach it.
 fn reached(end: usize, kind: &DataType) -> Option<usize> {
-    (*kind == LargeUtf8 || i32::try_from(end).is_ok()).then_some(end)
+    (i32::try_from(end).is_ok() || *kind == LargeUtf8).then_some(end)
 }
 
 fn narrowed<T: Copy, N: ArrowNativeType>(of: &[T], each: impl Fn(T) -> N) -> Buffer {
