@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -117,9 +117,13 @@ def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> It
     if strangers := [each for each in others if each.again.member != hurt.victim]:
         yield f"handled again, but not after {hurt.victim}: {strangers[0]}"
     # A worker that was frozen finishes what it had in hand, beside whoever has handled that since.
-    for pid, finished in Counter(each.again.pid for each in others if each.again.member == hurt.victim).items():
-        if bounds.at_once is not None and finished > bounds.at_once:
-            yield f"worker {pid} of {hurt.victim} went on with {finished} records of others, first {others[0]}"
+    finished: defaultdict[int, list[Repeat]] = defaultdict(list)
+    for each in others:
+        if each.again.member == hurt.victim:
+            finished[each.again.pid].append(each)
+    for pid, its in finished.items():
+        if bounds.at_once is not None and len(its) > bounds.at_once:
+            yield f"worker {pid} of {hurt.victim} went on with {len(its)} records of others, first {its[0]}"
     yield from _long_committed(hurt, mine, bounds)
 
 

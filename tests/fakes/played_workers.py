@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, Ledger
-from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
+from kunicorn.ipc.messages import FetcherStart, Ping, Pong, StartFetcher, StopFetcher, ToWorker
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.workers.pool import WorkerSlot
 from kunicorn.supervisor.workers.process import Child, WorkerProcess, WorkerState
@@ -32,6 +33,14 @@ class PlayedWorker(WorkerProcess):
             if isinstance(message, StartFetcher)
             for start in message.partitions
         }
+
+    def pings(self) -> list[int]:
+        """Sequence of every Ping so far."""
+        return [message.sequence for message in self.told if isinstance(message, Ping)]
+
+    def answer(self, ping: int) -> None:
+        """It has read that Ping, and has nothing else to tell."""
+        self.note_pong(Pong(ping, 0, 0, None, 0, paused_by_lease=False, logs_dropped=0), clock.now())
 
     def asked_to_stop(self) -> list[int]:
         return [grant for message in self.told if isinstance(message, StopFetcher) for grant in message.grants]

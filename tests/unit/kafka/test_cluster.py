@@ -40,15 +40,6 @@ async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-@pytest.fixture
-async def cluster(one: FakeBroker, two: FakeBroker) -> AsyncIterator[Cluster]:
-    """It has asked `one`, and knows both."""
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
-    yield cluster
-    await cluster.close()
-
-
 async def who_answers(cluster: Cluster) -> int:
     """The port of the broker that a question for anybody goes to."""
 

@@ -12,7 +12,7 @@ from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import LATEST, TopicPartition
-from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Script, cluster_of
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Script
 from tests.fakes.messages import blank, blank_response, nested
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -23,14 +23,6 @@ async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
     async with FakeBroker(2) as broker:
         lead(one, broker, {0: (1, 5), 1: (2, 6), 2: (2, 7)})
         yield broker
-
-
-@pytest.fixture
-async def cluster(one: FakeBroker, two: FakeBroker) -> AsyncIterator[Cluster]:
-    cluster = cluster_of(one)
-    await cluster.refresh(["t"])
-    yield cluster
-    await cluster.close()
 
 
 def lead(one: FakeBroker, two: FakeBroker, leaders: dict[int, tuple[int, int]]) -> None:

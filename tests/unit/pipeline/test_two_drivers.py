@@ -387,16 +387,11 @@ def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
     world_of: Callable[[int], World], seed: int, to: str
 ) -> None:
     world = world_of(seed)
-    lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None))
-    check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
+    check_ends(world.play(exports(world, to), 6))
     for orphan in world.orphans:
         orphan()
     assert not (world.directory / "lake" / OWN / "all").exists(), "an export has no table of outcomes"
-    assert Counter(offsets_in(world, to)) == Counter(
-        (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
-    )
+    assert Counter(offsets_in(world, to)) == every_record(world)
 
 
 @pytest.mark.parametrize("seed", few_and_many(5, 55))
@@ -404,10 +399,7 @@ def test_the_table_has_the_newest_record_of_each_key_whichever_drivers_are_kille
     world_of: Callable[[int], World], seed: int
 ) -> None:
     world = world_of(seed)
-    lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked("delta", merge_by="key"))
-    check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
+    check_ends(world.play(exports(world, "delta", merge_by="key"), 6))
     assert Counter(offsets_in(world, "delta")) == newest_of_each_key(world)
 
 
@@ -415,12 +407,7 @@ def test_an_export_that_cannot_begin_leaves_the_round_of_another_alone(
     world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world_of(0)
-    lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked("delta", merge_by="key"))
-
-    def run(settings: Settings) -> None:
-        export.export(settings, file, lake, "local", form, said)
+    run = exports(world, "delta", merge_by="key")
 
     def refused(*_: object) -> None:
         raise ConfigError("Spark does not start")
@@ -440,11 +427,7 @@ def test_an_export_without_what_is_gone_leaves_the_files_that_another_one_counts
 ) -> None:
     world = world_of(0)
     lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked("parquet"))
-
-    def run(settings: Settings) -> None:
-        export.export(settings, file, lake, "local", form, said)
+    run = exports(world, "parquet")
 
     def state() -> RunState:
         told = Manifest(lake / OWN).read()
@@ -462,11 +445,10 @@ def test_a_file_that_is_written_late_of_a_range_that_was_given_up_is_not_there_a
     """By an executor of a driver that was killed, behind the first or the second export since."""
     world = world_of(0)
     lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked("parquet"))
+    job = exports(world, "parquet")
 
     def run(_: Settings) -> None:
-        export.export(world._settings(None), file, lake, "local", form, said)
+        job(world._settings(None))
 
     first = world._begun(run)
     first.go_until(lambda: any((world.directory / "lake").glob("date=*/_unfinished-*")))
@@ -518,13 +500,7 @@ def test_a_round_that_another_driver_has_planned_anew_is_committed_by_one_of_the
     round without that partition, which comes back later.
     """
     world = world_of(0)
-    lake = Directory(str(world.directory / "lake"))
-    file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None))
-
-    def run(settings: Settings) -> None:
-        export.export(settings, file, lake, "local", form, said)
-
+    run = exports(world, to)
     run(world._settings(None))
     for tp in PARTITIONS:
         world.ends[tp] += 5
@@ -538,9 +514,7 @@ def test_a_round_that_another_driver_has_planned_anew_is_committed_by_one_of_the
     check_ends([first, world._ended(run)])
     world.gone.clear()
     check_ends([second, world._ended(run)])
-    assert Counter(offsets_in(world, to)) == Counter(
-        (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
-    )
+    assert Counter(offsets_in(world, to)) == every_record(world)
 
 
 def overtaken_as_a_topic_went(
@@ -559,6 +533,22 @@ def overtaken_as_a_topic_went(
     first.go_until(lambda: first.over)
     assert isinstance(second.error, Overtaken)
     return deleted
+
+
+def exports(world: World, to: str, merge_by: str | None = None) -> Callable[[Settings], None]:
+    """What a driver does that exports to the world's lake."""
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None, merge_by=merge_by))
+
+    def run(settings: Settings) -> None:
+        export.export(settings, file, lake, "local", form, said)
+
+    return run
+
+
+def every_record(world: World) -> Counter[tuple[int, int]]:
+    return Counter((tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp]))
 
 
 def newest_of_each_key(world: World) -> Counter[tuple[int, int]]:

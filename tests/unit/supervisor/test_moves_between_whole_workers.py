@@ -21,7 +21,6 @@ from kunicorn.ipc.messages import (
     FetcherStopped,
     FromWorker,
     Ping,
-    Pong,
     StartFetcher,
     StopFetcher,
     ToWorker,
@@ -79,7 +78,7 @@ class WholeWorker(PlayedWorker):
         elif isinstance(message, StopFetcher):
             self._parts.hooks.stop(message.grants, lost=message.lost)
         elif isinstance(message, Ping):
-            self.note_pong(Pong(message.sequence, 0, 0, None, 0, paused_by_lease=False, logs_dropped=0), clock.now())
+            self.answer(message.sequence)
 
     def go_round(self) -> None:
         """Its loop has looked at the lease, and begun what it may."""

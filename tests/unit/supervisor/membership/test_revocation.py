@@ -350,30 +350,34 @@ async def test_a_member_that_leaves_the_group_waits_for_no_coordinator(world: Wo
     assert world.revocation.uncommitted == 1
 
 
-@told
-async def test_a_member_that_is_told_to_leave_while_it_waits_for_a_coordinator_leaves_within_its_budget(
-    world: World,
-) -> None:
+async def waits_for_a_coordinator(world: World) -> asyncio.Task[float]:
+    """A revoke whose commit nobody has taken for ten seconds."""
     world.may_commit = False
     waiting = asyncio.create_task(world.revoked())
     await asyncio.sleep(10.0)
     assert not waiting.done()
+    return waiting
+
+
+@told
+async def test_a_member_that_is_told_to_leave_while_it_waits_for_a_coordinator_leaves_within_its_budget(
+    world: World,
+) -> None:
+    waiting = await waits_for_a_coordinator(world)
     world.revocation.begin_leaving()
     began = clock.now()
     await world.revocation.revoke(tuple(tps(0)), lambda: False)
     assert 3.0 <= clock.now() - began < 3.5
     assert world.revocation.uncommitted == 1
     assert world.stage.state(0) is None
+    await waiting
 
 
 @told
 async def test_partitions_that_are_lost_while_their_commit_waits_for_a_coordinator_are_not_waited_for(
     world: World,
 ) -> None:
-    world.may_commit = False
-    waiting = asyncio.create_task(world.revoked())
-    await asyncio.sleep(10.0)
-    assert not waiting.done()
+    waiting = await waits_for_a_coordinator(world)
     await world.revocation.lose(tuple(tps(0)))
     assert await waiting < 10.5
     assert (world.committed, world.revocation.uncommitted) == ({}, 1)

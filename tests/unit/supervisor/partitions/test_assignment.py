@@ -18,14 +18,12 @@ from kunicorn.ipc.messages import (
     FetcherStart,
     FetcherStopped,
     Ping,
-    Pong,
     StopFetcher,
     Stopped,
 )
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.workers.process import FENCED
 from tests.fakes.driver import until
-from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import PlayedTopics, Stage, consumed, tps
 
 
@@ -52,14 +50,6 @@ def topic(stage: Stage) -> CreatedTopic:
 
 
 _NEXT_YEAR = clock.now_ns() + 365 * 24 * 3600 * clock.NANOSECONDS
-
-
-def _pings(worker: PlayedWorker) -> list[int]:
-    return [said.sequence for said in worker.told if isinstance(said, Ping)]
-
-
-def _pong(sequence: int) -> Pong:
-    return Pong(sequence, 1, 0, None, 0, paused_by_lease=False, logs_dropped=0)
 
 
 async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
@@ -601,17 +591,17 @@ async def test_invariant_4_a_worker_has_the_lease_again_when_it_has_read_what_wa
     start, worker = stage.start_of(0), stage.workers[0]
     worker.extend_lease(_NEXT_YEAR)
     worker.ping()
-    (before,) = _pings(worker)
+    (before,) = worker.pings()
     losing = await lost(stage, 0)
-    _, behind = _pings(worker)
+    _, behind = worker.pings()
     assert worker.told.index(Ping(behind)) > next(
         at for at, said in enumerate(worker.told) if isinstance(said, StopFetcher)
     )
     assert worker.ledger.lease_ns <= clock.now_ns(), "it sees that at once, and the pipe later"
     worker.extend_lease(_NEXT_YEAR + 1)
-    worker.note_pong(_pong(before), clock.now())
+    worker.answer(before)
     assert worker.ledger.lease_ns <= clock.now_ns(), "what was asked before was answered before"
-    worker.note_pong(_pong(behind), clock.now())
+    worker.answer(behind)
     assert worker.ledger.lease_ns == _NEXT_YEAR + 1
     worker.extend_lease(_NEXT_YEAR + 2)
     assert worker.ledger.lease_ns == _NEXT_YEAR + 2
