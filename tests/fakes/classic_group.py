@@ -40,6 +40,8 @@ class ClassicGroup:
     rebalance_ends: float = float("inf")
     sync_ends: float = float("inf")
     rebalances: int = 0
+    missing: frozenset[str] = frozenset()
+    """Static members that the last rebalance went on without: theirs may be others', and they are still in."""
 
     def __post_init__(self) -> None:
         self._ids = count(self.first_id)
@@ -131,6 +133,7 @@ class ClassicGroup:
         settled = self.state in (GroupState.STABLE, GroupState.COMPLETING) and not changed
         if settled and not (self.state is GroupState.STABLE and seat.member_id == self.leader):
             # Its answer was lost on the way.
+            self.missing -= {seat.member_id}
             reply(self._welcome(seat))
             return
         seat.protocols, seat.joined = request.protocols, reply
@@ -283,6 +286,7 @@ class ClassicGroup:
         for seat in missed:
             del self.seats[seat.member_id]
         present = [seat for seat in self.seats.values() if seat.joined is not None]
+        self.missing = frozenset(seat.member_id for seat in self.seats.values() if seat.joined is None)
         self.generation += 1
         if not self.seats:
             self.state, self.leader, self.assignor = GroupState.EMPTY, None, None

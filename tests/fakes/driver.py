@@ -49,13 +49,14 @@ class Driver:
     """One member. `start` and `stop` it in a loop whose clock is turned."""
 
     def __init__(
-        self, broker: CoordinatorBroker, *, workers: int = 0, sasl: Sasl | None = None, pool: Any = None, **group: Any
-    ) -> None:
+        self, broker: CoordinatorBroker, *, workers: int = 0, sasl: Sasl | None = None, pool: Any = None,
+        client_id: str = "the-client", **group: Any,
+    ) -> None:  # fmt: skip
         self.settings = _settings(str(broker.address), json.dumps(group))
         self.tasks = ServiceTasks()
         self.metrics = Metrics()
         self.cluster = Cluster(
-            [str(broker.address)], client_id="the-client", timeouts=Timeouts(request=30.0, connect=10.0), rng=Random(1),
+            [str(broker.address)], client_id=client_id, timeouts=Timeouts(request=30.0, connect=10.0), rng=Random(1),
             security=Security() if sasl is None else Security("SASL_PLAINTEXT", sasl=sasl),
         )  # fmt: skip
         member = MemberState(instance_id=self.settings.group.group_instance_id)

@@ -65,6 +65,8 @@ class Cloud:
         """When a commit, or whoever asked where to send it, last met something else than success."""
         self.away = self.named = False
         """The coordinator is dead and has no successor yet; and brokers name it still."""
+        self.unheard: dict[str, float] = {}
+        """Until when nothing of a client gets through, by its id; it does then."""
         self.brokers: list[StoryBroker] = []
         self.violations: list[Violation] = []
         """What was committed and must not be, for the story to raise."""
@@ -143,6 +145,9 @@ class StoryBroker(CoordinatorBroker):
 
     def _scripted(self, asked: Asked) -> Reply | Awaitable[Reply]:
         cloud = self._cloud
+        if cloud.unheard and _now() < (until := cloud.unheard.get(asked.client_id, 0.0)):
+            cloud.fails(asked.api)
+            return self._late(asked, until)
         if cloud.away and self.group is not None and asked.api in _OF_COORDINATORS:
             cloud.fails(asked.api)
             return HangUp
@@ -155,6 +160,10 @@ class StoryBroker(CoordinatorBroker):
         if asked.api in cloud.failing and cloud.troubles(asked.api):
             return self._spoilt(asked, cloud.choices.below(4))
         return self.answers[asked.api](asked)
+
+    async def _late(self, asked: Asked, when: float) -> Reply:
+        await asyncio.sleep(when - _now())
+        return await _awaited(self._scripted(asked))
 
     async def _spoilt(self, asked: Asked, how: int) -> Reply:
         if how == 0 and asked.api in _BY_PARTITION:

@@ -40,6 +40,11 @@ has a successor: an orderly rebalance has nothing handled twice for that."""
 LATE_FROM = 1500
 """Seeds from here on tell, besides, of topics that grow and are created anew in groups with the consumer protocol, too,
 and of brokers that hear of it late, each when chance says, so that members are told now this and now that."""
+BUSY_FROM = 2000
+"""Seeds from here on tell, besides what those from `PERSONS_FROM` on do, of members that lose what they have and are
+back at once, and of workers that do not get to what they are told while their machine is busy. The lease, in shared
+memory, they see at once."""
+BUSY_ACTS: Mapping[str, int] = {"cut": 6, "write": 6}
 TOPIC_ACTS: Mapping[str, int] = {"recreate": 3, "grow": 3, "join": 1, "write": 2}
 _NOT_BESIDE_AWAY = frozenset({"move", "shake", "stick"})
 """The coordinator dies as often as it can; and a worker that outlives SIGKILL uses up the rebalance timeout."""
@@ -75,6 +80,8 @@ class Plan:
     """See `AWAY_FROM`."""
     late: bool = False
     """See `LATE_FROM`."""
+    busy_percent: int = 0
+    """How often a worker does not get to what it is told, in a moment of its life; see `BUSY_FROM`."""
 
 
 def drawn(choices: Choices) -> Plan:
@@ -127,3 +134,10 @@ def with_late_brokers(choices: Choices, plan: Plan) -> Plan:
     away = with_absences(plan)
     mix = (*away.mix, *(act for act, often in TOPIC_ACTS.items() for _ in range(often)))
     return replace(away, protocol=choices.pick(("consumer", "consumer", "consumer", "classic")), mix=mix, late=True)
+
+
+def with_busy_workers(choices: Choices, plan: Plan) -> Plan:
+    """See `BUSY_FROM`."""
+    busy = with_persons(choices, plan)
+    mix = (*busy.mix, *(act for act, often in BUSY_ACTS.items() for _ in range(often)))
+    return replace(busy, mix=mix, busy_percent=choices.pick((30, 80, 95)))

@@ -14,6 +14,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.actions import Actions, Life
 from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.workers.process import WorkerState
 from kunicorn.supervisor.workforce import Workforce
@@ -50,11 +51,16 @@ class Around(Protocol):
 class Pool(PlayedPool):
     """Whoever does not let go in time is killed; one that is stuck is not dead for that, until it is free again."""
 
-    def __init__(self, kill: Callable[[StoryWorker], None], *, cooperative: bool) -> None:
+    def __init__(self, seat: Seat, *, cooperative: bool) -> None:
         """`cooperative`: whether the next join can name as owned what a worker clings to. Else the group goes on
         without the member at that moment, and another one handles the record in hand, too."""
         super().__init__({})
-        self._kill, self._cooperative = kill, cooperative
+        self._seat, self._cooperative = seat, cooperative
+
+    def extend_lease(self, until_ns: int) -> None:
+        super().extend_lease(until_ns)
+        for worker in self._seat.living:
+            worker.extend_lease(until_ns)
 
     async def escalate(
         self, worker: PlayedWorker, reason: str, until: Callable[[], bool], interrupt: Callable[[], None]
@@ -64,7 +70,7 @@ class Pool(PlayedPool):
             return
         worker.killed = True
         if not worker.stuck:
-            self._kill(worker)
+            self._seat.kill(worker)
         elif not self._cooperative:
             worker.stray()
 
@@ -89,12 +95,13 @@ class Seat:
 
     def __init__(self, story: Around, number: int) -> None:
         self.story, self.number = story, number
-        plan = story.plan
+        self.plan = plan = story.plan
         cooperative = plan.protocol == "classic" and plan.assignor != "range"
-        pool: Any = Pool(self.kill, cooperative=cooperative)
+        pool: Any = Pool(self, cooperative=cooperative)
         self.driver = driver = Driver(
             story.cloud.coordinating,
             pool=pool,
+            client_id=str(self),
             group_protocol=plan.protocol,
             partition_assignment_strategy=[plan.assignor],
             auto_offset_reset=plan.policy,
@@ -107,7 +114,7 @@ class Seat:
         )
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
-        self.seeker = _Seeker(self._log, driver)
+        self.seeker = _Seeker(self.log, driver)
         workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
         self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
         self.workers: dict[int, StoryWorker] = {}
@@ -134,8 +141,16 @@ class Seat:
 
     def certain(self) -> bool:
         """Whether the lease, which workers look at before each record, holds."""
+        return clock.now_ns() < self._lease_ns
+
+    @property
+    def _lease_ns(self) -> int:
         leases = self.driver.leases
-        return bool(leases) and clock.now_ns() < leases[-1]
+        return leases[-1] if leases else 0
+
+    @property
+    def assignment(self) -> Assignment:
+        return self.driver.assignment
 
     def revive(self) -> None:
         """Whatever worker is dead has a successor."""
@@ -175,7 +190,7 @@ class Seat:
         for worker in self.living:
             if worker.killed and not worker.stuck:
                 self.kill(worker)
-        for worker in [worker for worker in self.retiring if not worker.held]:
+        for worker in [worker for worker in self.retiring if not worker.has_work]:
             self.kill(worker, "exit 0")
 
     def look(self) -> None:
@@ -206,7 +221,7 @@ class Seat:
         self._given_up.clear()
         self._let_cling()
         self._unfinished = driver.source.unfinished
-        self._lease = driver.leases[-1] if driver.leases else 0
+        self._lease = self._lease_ns
 
     def _may_give_up(self, tp: TopicPartition) -> bool:
         """Whether the partition may leave with something handled and not committed: the brokers have taken no commit of
@@ -227,7 +242,9 @@ class Seat:
     @property
     def _expelled(self) -> bool:
         """Whether the coordinator gives its partitions to others. A member that reaches no broker hears of it later."""
-        return bool(self.driver.owned) and self.driver.member.member_id not in self.story.cloud.group.members
+        group, member_id = self.story.cloud.group, self.driver.member.member_id
+        missing = isinstance(group, ClassicGroup) and member_id in group.missing
+        return bool(self.driver.owned) and (missing or member_id not in group.members)
 
     def _part(self) -> None:
         """Others may handle what it had."""
@@ -243,13 +260,12 @@ class Seat:
         return self.driver.stable and running and not self.retiring and table.keys() == self.driver.owned
 
     def _employ(self, number: int) -> None:
-        assignment = self.driver.assignment
-        may_commit = self._may_commit if self.story.plan.in_transactions else None
-        worker = StoryWorker(number, assignment, self._log, self.certain, may_commit, self.story.plan.at_once)
+        worker = StoryWorker(number, self)
+        worker.extend_lease(self._lease_ns)
         self.story.workers.append(worker)
         self.workers[number] = self.driver.stage.pool.workers[number] = worker
 
-    def _log(self, tp: TopicPartition) -> Log | None:
+    def log(self, tp: TopicPartition) -> Log | None:
         """What a grant is good for: nothing until the member knows which topic has the name now.
 
         What librdkafka reads of that one meanwhile, from the old one's position, is not handled for good: it is handled
@@ -258,7 +274,7 @@ class Seat:
         cloud, partition = self.story.cloud, self.driver.assignment.table[tp]
         return cloud.logs.get(tp) if partition.topic_id in (None, cloud.topic_id) else None
 
-    def _may_commit(self) -> bool:
+    def may_commit(self) -> bool:
         member, group = self.driver.member, self.story.cloud.group
         if self.story.cloud.away:
             return False

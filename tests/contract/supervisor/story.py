@@ -9,6 +9,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 from unittest import mock
@@ -25,11 +26,13 @@ from kunicorn.supervisor.partitions.partition import Partition
 from tests.contract.supervisor.brokers import LATEST, Cloud, StoryBroker
 from tests.contract.supervisor.plan import (
     AWAY_FROM,
+    BUSY_FROM,
     LATE_FROM,
     PERSONS_FROM,
     Plan,
     drawn,
     with_absences,
+    with_busy_workers,
     with_late_brokers,
     with_persons,
 )
@@ -129,7 +132,11 @@ class Story:
                 self.cloud.group.tick(clock.now())
 
     async def _work(self) -> None:
-        habits = Habits(self._keeps, self._fails) if self.plan.failing_records_percent else Habits(self._keeps)
+        habits = Habits(self._keeps)
+        if self.plan.failing_records_percent:
+            habits = replace(habits, fails=self._fails)
+        if self.plan.busy_percent:
+            habits = replace(habits, reads=self._reads)
         while True:
             await asyncio.sleep(_BEAT)
             for seat in self.seats:
@@ -148,6 +155,9 @@ class Story:
 
     def _fails(self) -> bool:
         return not self.quiet and self.choices.chance(self.plan.failing_records_percent)
+
+    def _reads(self) -> bool:
+        return self.quiet or not self.choices.chance(self.plan.busy_percent)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -272,6 +282,17 @@ class Story:
         log = self.choices.pick(list(self.cloud.logs.values()))
         log.denied = not log.denied
         self._note(f"{log.tp} may {'not ' if log.denied else ''}be read")
+
+    async def _cut(self) -> None:
+        """A member is not heard of until its session is over, and then at once. Meanwhile there is more to handle."""
+        seat, seconds = self.choices.pick(self.seats), self.choices.pick((0.1, 0.3, 1.0, 3.0))
+        self._note(f"nothing of {seat} gets through until {seconds:g} s after its session")
+        self.cloud.unheard[str(seat)] = clock.now() + SESSION + seconds
+        self._started.append(asyncio.create_task(self._written_later(SESSION)))
+
+    async def _written_later(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._write()
 
     async def _pause(self) -> None:
         seat = self.choices.pick(self.seats)
@@ -445,7 +466,9 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     choices = Choices(by_seed(f"{seed}:{number}", noted))
 
     plan = drawn(choices)
-    if seed >= LATE_FROM:
+    if seed >= BUSY_FROM:
+        plan = with_busy_workers(choices, plan)
+    elif seed >= LATE_FROM:
         plan = with_late_brokers(choices, plan)
     elif seed >= AWAY_FROM:
         plan = with_absences(plan)

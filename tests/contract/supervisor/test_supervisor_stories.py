@@ -7,12 +7,12 @@ import pytest
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more, seeds_of_today
 from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
-from tests.contract.supervisor.plan import AWAY_FROM, LATE_FROM, PERSONS_FROM
+from tests.contract.supervisor.plan import AWAY_FROM, BUSY_FROM, LATE_FROM, PERSONS_FROM
 from tests.contract.supervisor.stories import STORIES, told
 
 _SEED = 1
 _PARTS, _SEEDS_LONG = 3, 10
-_KINDS = {"plain": 0, "persons": PERSONS_FROM, "away": AWAY_FROM, "late": LATE_FROM}
+_KINDS = {"plain": 0, "persons": PERSONS_FROM, "away": AWAY_FROM, "late": LATE_FROM, "busy": BUSY_FROM}
 _EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // _SEEDS_LONG // len(_KINDS)
 """Of each seed."""
 
@@ -38,6 +38,12 @@ def test_every_story_of_coordinators_that_are_away_during_a_rebalance_holds(part
 @pytest.mark.parametrize("part", first_and_more(0, _PARTS))
 def test_every_story_of_topics_of_which_brokers_hear_late_holds(part: int) -> None:
     found = told(LATE_FROM + part, range(_EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.parametrize("part", first_and_more(0, _PARTS))
+def test_every_story_of_workers_that_read_late_what_they_are_told_holds(part: int) -> None:
+    found = told(BUSY_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

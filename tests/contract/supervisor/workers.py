@@ -3,10 +3,11 @@ time, or several, and lets go when it has none in hand; it may be stuck, or dead
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from kunicorn.ipc import bitmap
+from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.ledger import CONSUMED
 from kunicorn.ipc.messages import (
     Drain,
@@ -14,6 +15,7 @@ from kunicorn.ipc.messages import (
     FailureKind,
     FetcherStart,
     FetcherStopped,
+    Ping,
     StartFetcher,
     StopFetcher,
     Stopped,
@@ -21,7 +23,8 @@ from kunicorn.ipc.messages import (
 )
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.supervisor.partitions.assignment import Assignment
-from tests.contract.supervisor.truth import Log
+from tests.contract.supervisor.plan import Plan
+from tests.contract.supervisor.truth import Log, Violation
 from tests.fakes.played_workers import PlayedWorker
 
 
@@ -55,6 +58,10 @@ def _never() -> bool:
     return False
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Habits:
     """What chance says of a worker's handler."""
@@ -63,46 +70,86 @@ class Habits:
     """Whether it has a record in hand for longer."""
     fails: Chance = _never
     """Whether it cannot handle it."""
+    reads: Chance = _always
+    """Whether one that is busy gets to what it was told meanwhile."""
+
+
+class Member(Protocol):
+    """Whose worker it is."""
+
+    plan: Plan
+
+    @property
+    def assignment(self) -> Assignment:
+        """Is told what it lets go."""
+
+    def certain(self) -> bool:
+        """Whether it is a member beyond doubt."""
+
+    def log(self, tp: TopicPartition) -> Log | None:
+        """What a grant is good for that is given now."""
+
+    def may_commit(self) -> bool:
+        """Whether the group takes a transaction of it now."""
 
 
 class StoryWorker(PlayedWorker):
-    """Everything it does it does in `go_on`."""
+    """Everything it does it does in `go_on`; there a busy one reads what it is told, too. It has several records of a
+    partition in hand, and marks them, where the plan has it so; else one, in order."""
 
-    def __init__(
-        self,
-        number: int,
-        assignment: Assignment,
-        log_of: Callable[[TopicPartition], Log | None],
-        certain: Callable[[], bool],
-        may_commit: Callable[[], bool] | None,
-        at_once: int | None = None,
-    ) -> None:
-        """`may_commit`: whether the group takes a transaction of this member now; None: the supervisor commits.
-        `at_once`: it has so many records of a partition in hand, and marks them; None: it has one, in order."""
+    def __init__(self, number: int, member: Member) -> None:
         super().__init__(number)
-        self._assignment, self._log_of, self.certain, self._may_commit = assignment, log_of, certain, may_commit
-        self._at_once = at_once
+        self._member, self._assignment = member, member.assignment
+        self._in_transactions, self._at_once = member.plan.in_transactions, member.plan.at_once
         self.held: dict[int, Held] = {}
+        self._pipe: list[ToWorker] = []
+        self._granted: dict[int, Held] = {}
+        """What the pipe gives it."""
         self.stuck = self.killed = self.dead = False
 
+    def certain(self) -> bool:
+        """Whether its member is one beyond doubt: it may not be told yet that it was not."""
+        return self._member.certain()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it has grants, or may have been given some that it has not read of."""
+        return bool(self.held or self._pipe)
+
     def send(self, message: ToWorker) -> None:
+        self._pipe.append(message)
         if isinstance(message, StartFetcher):
             for start in message.partitions:
-                log = self._log_of(TopicPartition(start.topic, start.partition))
-                done = bitmap.read(start.offset, start.done)
-                self.held[start.grant] = Held(start, log, start.offset, done=set(done))
-        elif isinstance(message, Drain):
-            for held in self.held.values():
-                held.stop_asked = True
-        elif isinstance(message, StopFetcher):
-            for grant in message.grants:
-                if grant in self.held:
-                    self.held[grant].stop_asked = True
+                log = self._member.log(TopicPartition(start.topic, start.partition))
+                done = set(bitmap.read(start.offset, start.done))
+                self._granted[start.grant] = Held(start, log, start.offset, done=done)
+        if not self._member.plan.busy_percent:
+            self._read()
+
+    def _read(self) -> None:
+        pipe, self._pipe = self._pipe, []
+        for message in pipe:
+            if isinstance(message, StartFetcher):
+                for start in message.partitions:
+                    self.held[start.grant] = self._granted.pop(start.grant)
+            elif isinstance(message, Drain):
+                self._stop(self.held)
+            elif isinstance(message, StopFetcher):
+                self._stop(message.grants)
+            elif isinstance(message, Ping):
+                self.answer(message.sequence)
+
+    def _stop(self, grants: Iterable[int]) -> None:
+        for grant in grants:
+            if grant in self.held:
+                self.held[grant].stop_asked = True
 
     def go_on(self, habits: Habits) -> None:
         """A moment of its life."""
         if self.stuck:
             return
+        if self._pipe and habits.reads():
+            self._read()
         for grant, held in list(self.held.items()):
             for offset in sorted(held.in_hand):
                 if habits.fails():
@@ -136,6 +183,7 @@ class StoryWorker(PlayedWorker):
             if held.log is not None:
                 held.log.drop(self)
         self.held.clear()
+        self._pipe.clear()
 
     def stray(self) -> None:
         """Its member has lost what it had: another may handle it."""
@@ -154,17 +202,26 @@ class StoryWorker(PlayedWorker):
                 self.ledger.in_hand(held.start.slot).clear()
             self.consume(held.start, held.position)
             self._move_on(held, held.done)
-        elif self.certain() and (offset := held.next(self._at_once or 1)) is not None and offset >= log.begin:
+        elif (offset := held.next(self._at_once or 1)) is not None and offset >= log.begin and self._has_lease():
+            if self._lost_meanwhile(held.start.grant) and not log.gone:
+                raise Violation(f"invariant 4: {log.tp}@{offset} is begun by a worker that has not read of its loss")
             log.begin_record(self, offset)
             held.in_hand.add(offset)
             if self._at_once is not None:
                 self.ledger.in_hand(held.start.slot).mark(offset)
             self._tell(held)
 
+    def _has_lease(self) -> bool:
+        return clock.now_ns() < self.ledger.lease_ns
+
+    def _lost_meanwhile(self, grant: int) -> bool:
+        unread = (message for message in self._pipe if isinstance(message, StopFetcher))
+        return any(stop.lost and grant in stop.grants for stop in unread)
+
     def _finish(self, held: Held, offset: int) -> None:
         log = held.log
         assert log is not None
-        if self._may_commit is not None and not self._may_commit():
+        if self._in_transactions and not self._member.may_commit():
             return  # It cannot be committed yet.
         log.finish_record(self, offset)
         held.in_hand.remove(offset)
@@ -173,7 +230,7 @@ class StoryWorker(PlayedWorker):
             self.ledger.in_hand(held.start.slot).unmark(offset)
         held.done.add(offset)
         self._move_on(held, held.done)
-        if self._may_commit is not None and not log.gone:
+        if self._in_transactions and not log.gone:
             log.commit(held.position, log.metadata)
 
     def _cannot(self, held: Held, offset: int) -> None:

@@ -17,6 +17,7 @@ DEFECTS: Mapping[str, str] = {
     "given_up_while_away": "a rebalance gives up what it has to commit before a dead coordinator has a successor",
     "one_broker_believed": "a topic id that one broker alone had back is believed until the metadata is refreshed",
     "given_while_one_was_behind": "a partition that is given while a broker that is behind is believed stands still",
+    "lease_before_the_news": "a worker may handle again before it has read what its member has lost",
     "stuck_and_given_away": "a partition is given away while a worker that outlives SIGKILL has it in hand",
 }
 """By the patch that puts it back."""
@@ -27,18 +28,20 @@ _HEAD = """
 Members as the service puts them together (membership, look-ups, commits, hand-over, sharing out) by a clock that is
 turned, beside two brokers and played workers that do what chance says: requests, their answers, or single partitions in
 them fail; the coordinator moves or dies; members come with skew, leave, crash; workers die, are stuck, outlive SIGKILL;
-topics grow or are created anew, logs are cut off, rights taken away; a person pauses and resumes. In a quarter of them
+topics grow or are created anew, logs are cut off, rights taken away; a person pauses and resumes. In a fifth of them
 workers have several records of a partition in hand, some cannot be handled, a person puts partitions elsewhere and
 replaces code, partitions move from worker to worker, workers hand over to successors, and members come again under
-names of their own. In another quarter the coordinator is away before a rebalance, or in the middle of one, for longer
-than a commit may take, and a rebalance in order repeats nothing for that. The last quarter has, besides, topics that
-grow and are created anew in groups with the consumer protocol, too, and brokers that hear of it up to 12 seconds late
+names of their own. In another fifth they do so, too, a member is not heard of until its session is over and then at
+once, and workers get to what they are told seconds later, as on a busy machine, while they see their lease in shared
+memory. In another one the coordinator is away before a rebalance, or in the middle of one, for longer than a commit may
+take, and a rebalance in order repeats nothing for that. The last fifth has, besides, topics that grow and are created
+anew in groups with the consumer protocol, too, and brokers that hear of it up to 12 seconds late
 ([tests/contract/supervisor](../tests/contract/supervisor/story.py)). All the while no record is handled twice without a
 cause, none by two workers, nothing is committed that is not finished, or taken back, and nobody loses a partition while
 its membership is certain; at the end each partition has one owner, and every record is handled and committed. A
 hand-over may leave something uncommitted where the brokers have taken no commit of that partition for as long as one is
-tried, or have refused the member; whoever stops may, too. Every run
-of the tests tells {each_run} stories of each kind, `make conformance-long` {long:,}.
+tried, or have refused the member; whoever stops may, too. Every run of the tests tells {each_run} stories of each kind,
+`make conformance-long` {long:,}.
 
 Defects put back, as above, with up to {stories:,} stories a seed; measured by
 `python -m tests.contract.supervisor.defects --write`.

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.contract.supervisor.plan import AWAY_FROM, LATE_FROM
+from tests.contract.supervisor.plan import AWAY_FROM, BUSY_FROM, LATE_FROM
 from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM
 
 HERE = Path(__file__).parent
@@ -40,6 +40,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "failed_without_having": DECODERS_FROM,
     "given_up_while_away": AWAY_FROM,
     "one_broker_believed": LATE_FROM,
+    "lease_before_the_news": BUSY_FROM,
     "given_while_one_was_behind": LATE_FROM,
 }
 """Of the stories that are of such, a worker's and a group's; 1 for the others."""
