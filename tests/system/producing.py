@@ -8,16 +8,8 @@ from functools import lru_cache
 from random import Random
 from types import TracebackType
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Coordinates
-from confluent_kafka.admin import AdminClient
 
 from kunicorn.handler.record import Record
 from kunicorn.positions import TopicPartition
@@ -81,15 +73,14 @@ def committed_offsets(
 ) -> dict[TopicPartition, int]:
     """What the group has committed, as the broker says; −1001 for nothing. `stable`: wait until no transaction that is
     open has offsets of these partitions, which under load may not be for minutes: then it raises `KafkaException`."""
-    wanted = ConsumerGroupTopicPartitions(group, [Coordinates(topic, number) for number in range(partitions)])
+    wanted = [Coordinates(topic, number) for number in range(partitions)]
     deadline = time.monotonic() + 60
 
     def answered() -> list[Coordinates] | None:
         """None: the client was told of another coordinator, of one that still loads, of an open transaction, or
         nothing."""
-        asked = _admin(bootstrap).list_consumer_group_offsets([wanted], require_stable=stable, request_timeout=10)
         try:
-            found: list[Coordinates] = asked[group].result(90).topic_partitions
+            found = _client_of(bootstrap, group, stable).committed(wanted, timeout=10)
             for error in filter(None, (each.error for each in found)):
                 raise KafkaException(error)
         except KafkaException as error:
@@ -97,7 +88,7 @@ def committed_offsets(
             if code == KafkaError._TIMED_OUT:
                 # A client of before the coordinator's restart was seen to get no answer for a minute, asked again and
                 # again, while the group's commits went on.
-                _admin.cache_clear()
+                _client_of.cache_clear()
             if code in _MOVING and time.monotonic() < deadline:
                 return None
             raise
@@ -113,9 +104,13 @@ def committed_inputs(bootstrap: str, group: str, topic: str, partitions: int) ->
 
 
 @lru_cache(maxsize=8)
-def _admin(bootstrap: str) -> AdminClient:
-    """One client for all that is asked of a cluster: a new one costs threads, connections and five requests."""
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+def _client_of(bootstrap: str, group: str, stable: bool) -> Consumer:
+    """One client for all that is asked of a group, which it does not join: a new one costs threads, connections and
+    five requests. An `AdminClient` of librdkafka 2.16 dies of the answer that the coordinator has moved
+    (confluentinc/librdkafka#5318).
+    """
+    isolation = "read_committed" if stable else "read_uncommitted"
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": isolation, "log_level": 0})
 
 
 def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:
