@@ -78,15 +78,17 @@ class Pool(PlayedPool):
 class _Seeker(Seeker):
     """It says when a partition is where a person has put it."""
 
-    def __init__(self, log_of: Callable[[TopicPartition], Log | None], driver: Driver) -> None:
+    def __init__(self, seat: Seat, driver: Driver) -> None:
         super().__init__(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
-        self._log_of = log_of
+        self._seat = seat
 
     async def _commit(self, put: Collection[Partition]) -> Collection[TopicPartition]:
         for partition in put:
-            log, position = self._log_of(partition.tp), partition.position
+            log, position = self._seat.log(partition.tp), partition.position
             if log is not None and position is not None:
                 log.sought(position.offset)
+                if self._seat.is_out:  # Whoever has it by now goes on where it was committed before.
+                    log.excuse()
         return await super()._commit(put)
 
 
@@ -114,7 +116,7 @@ class Seat:
         )
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
-        self.seeker = _Seeker(self.log, driver)
+        self.seeker = _Seeker(self, driver)
         workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
         self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
         self.workers: dict[int, StoryWorker] = {}
@@ -133,7 +135,7 @@ class Seat:
             count(uncommitted)
 
         driver.source._revocation._count = counted  # type: ignore[method-assign]
-        self._out = False
+        self.is_out = False
         """The coordinator had expelled it when it was last looked at."""
 
     def __str__(self) -> str:
@@ -201,8 +203,8 @@ class Seat:
                 self.fenced = True
                 return
             raise driver.fatal[0]
-        out, self._out = self._out, self._expelled
-        if self._out and not out:
+        out, self.is_out = self.is_out, self._expelled
+        if self.is_out and not out:
             if self.certain():
                 raise Violation(f"{self} is expelled while its membership is certain")
             self._part()
