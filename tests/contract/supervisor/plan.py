@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kunicorn.kafka.versions import Api
@@ -132,12 +132,15 @@ def with_absences(plan: Plan) -> Plan:
 def with_late_brokers(choices: Choices, plan: Plan) -> Plan:
     """See `LATE_FROM`. The coordinator's death leaves members to one broker, which may be the one that is behind."""
     away = with_absences(plan)
-    mix = (*away.mix, *(act for act, often in TOPIC_ACTS.items() for _ in range(often)))
+    mix = (*away.mix, *_as_often(TOPIC_ACTS))
     return replace(away, protocol=choices.pick(("consumer", "consumer", "consumer", "classic")), mix=mix, late=True)
 
 
 def with_busy_workers(choices: Choices, plan: Plan) -> Plan:
     """See `BUSY_FROM`."""
     busy = with_persons(choices, plan)
-    mix = (*busy.mix, *(act for act, often in BUSY_ACTS.items() for _ in range(often)))
-    return replace(busy, mix=mix, busy_percent=choices.pick((30, 80, 95)))
+    return replace(busy, mix=(*busy.mix, *_as_often(BUSY_ACTS)), busy_percent=choices.pick((30, 80, 95)))
+
+
+def _as_often(acts: Mapping[str, int]) -> Iterator[str]:
+    return (act for act, often in acts.items() for _ in range(often))

@@ -78,7 +78,8 @@ class Pool(PlayedPool):
 class _Seeker(Seeker):
     """It says when a partition is where a person has put it."""
 
-    def __init__(self, seat: Seat, driver: Driver) -> None:
+    def __init__(self, seat: Seat) -> None:
+        driver = seat.driver
         super().__init__(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
         self._seat = seat
 
@@ -116,7 +117,7 @@ class Seat:
         )
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
-        self.seeker = _Seeker(self, driver)
+        self.seeker = _Seeker(self)
         workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
         self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
         self.workers: dict[int, StoryWorker] = {}
