@@ -282,6 +282,26 @@ def test_a_fields_partitions_have_its_values_exactly(
     assert [row["offset"] for row in read(place, row_filter=EqualTo(term=by, value=literal))] == wanted
 
 
+def test_a_date_that_no_calendar_has_is_a_partition_of_its_own(place: Place) -> None:
+    """As numbers in JSON may be: seconds since 1970 in a field of days."""
+    lake = place.lake("value.day", TYPED)
+    days = [1_764_000_000, 5_000_000, -800_000, 20_000]
+    structs = [dict.fromkeys(ORDER.names) for _ in days]
+    batch = rows(*[DAY_MS] * len(days), value=structs, schema=TYPED)
+    values = batch.column("value")
+    columns = [values.field(at) for at in range(values.type.num_fields)]
+    columns[ORDER.get_field_index("day")] = pa.array(days, pa.int32()).view(pa.date32())
+    batch = batch.set_column(
+        batch.schema.get_field_index("value"), "value", pa.StructArray.from_arrays(columns, fields=list(ORDER))
+    )
+    lake.commit(1, place.written(lake, "a", batch, "value.day"), ENDS)
+    table = place.table()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    entries = [each for one in snapshot.manifests(table.io) for each in one.fetch_manifest_entry(table.io)]
+    assert sorted(each.data_file.partition[0] for each in entries) == sorted(days)
+
+
 def test_a_value_without_any_field_has_the_partition_of_null(place: Place) -> None:
     lake = place.lake("value.region", TYPED)
     batch = rows(DAY_MS, value=[None], schema=TYPED)

@@ -470,11 +470,23 @@ def _by_field(
             raise ConfigError(f"--partition-by value.{'.'.join(path)}: the values have no field {field!r}")
         column = pc.struct_field(column, field)
     try:
-        encoded = column.cast(pa.string()).dictionary_encode()
+        texts = column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"--partition-by value.{'.'.join(path)} is of {column.type}: choose a plain field") from error
+    encoded = (_exact_dates(column, texts) if place and pa.types.is_date32(column.type) else texts).dictionary_encode()
     directories = list(map(name, encoded.dictionary.to_pylist()))
     return _by_number(batch, encoded.indices, directories.__getitem__, f"{place}{path[-1]}={NO_DATE}")
+
+
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 to 9999, in days since 1970."""
+
+
+def _exact_dates(dates: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts of dates; of those that no calendar has their numbers, as `_exact_day` has them."""
+    days = dates.view(pa.int32())
+    there = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+    return pc.if_else(there, texts, days.cast(pa.string()))
 
 
 def _by_number(

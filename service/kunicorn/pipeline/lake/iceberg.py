@@ -209,8 +209,11 @@ class IcebergLake:
             return None
         if (step := _MICROSECONDS.get(self._by)) is not None:
             return file.bounds["timestamp"][0] // step
-        value = pa.scalar(text).cast(self._kind)
-        return (value.cast(pa.int32()) if pa.types.is_date(value.type) else value).as_py()
+        value = pa.scalar(text)
+        if not pa.types.is_date(self._kind):
+            return value.cast(self._kind).as_py()
+        # One that no calendar has is a number already.
+        return (value if text.lstrip("-").isdigit() else value.cast(self._kind)).cast(pa.int32()).as_py()
 
     def _partitions(self, schema: Schema) -> PartitionSpec:
         from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -291,7 +294,14 @@ def _plain(place: str) -> str:
 def _without_calendar(spec: PartitionSpec) -> PartitionSpec:
     """The same partitions, whose summary in a snapshot names days that no calendar has: pyiceberg fails at them."""
     from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.transforms import DayTransform, HourTransform, Transform
+    from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+
+    class Identity(IdentityTransform[Any]):
+        def to_human_string(self, source: Any, value: Any) -> str:
+            try:
+                return super().to_human_string(source, value)
+            except OverflowError:
+                return str(value)
 
     class Day(DayTransform[Any]):
         def to_human_string(self, source: Any, value: Any) -> str:
@@ -307,7 +317,11 @@ def _without_calendar(spec: PartitionSpec) -> PartitionSpec:
             except OverflowError:
                 return str(value)
 
-    others: dict[type, Transform[Any, Any]] = {DayTransform: Day(), HourTransform: Hour()}
+    others: dict[type, Transform[Any, Any]] = {
+        IdentityTransform: Identity(),
+        DayTransform: Day(),
+        HourTransform: Hour(),
+    }
     fields = [
         each.model_copy(update={"transform": others.get(type(each.transform), each.transform)}) for each in spec.fields
     ]
