@@ -194,7 +194,7 @@ class Directory:
     @contextmanager
     def _parquet(self, name: str) -> Iterator[Any]:
         system, path = self._opened()
-        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+        with _told(f"{self.url}/{name}"), system.open_input_file(f"{path}/{name}") as file:
             try:
                 yield file
             except pa.ArrowInvalid as error:

@@ -43,6 +43,17 @@ def test_a_parquet_file_that_is_not_whole_is_named(tmp_path: Path, left: int) ->
             read("a.parquet")
 
 
+def test_a_parquet_file_that_is_damaged_within_is_named(tmp_path: Path) -> None:
+    """Among the thousands of a lake nobody would find it."""
+    directory, file = Directory(str(tmp_path)), tmp_path / "a.parquet"
+    pq.write_table(pa.table({"offset": range(10_000)}), file, compression="zstd")
+    content = bytearray(file.read_bytes())
+    content[4:40] = bytes(36)
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/a.parquet cannot be used: "):
+        list(directory.batches("a.parquet"))
+
+
 def test_names_that_begin_with_an_underscore_are_no_data(tmp_path: Path) -> None:
     place = Directory(str(tmp_path))
     for name in ("b/2.parquet", "a/1.parquet", "a/_half.parquet", "a/x.txt"):
