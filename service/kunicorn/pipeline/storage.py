@@ -37,6 +37,8 @@ _PARTS_UNDERWAY = 2
 """With the one that fills, what a file that is being written takes of a task's memory."""
 _UNFINISHED = "_unfinished-"
 """Names that begin with an underscore are no data to any reader of Parquet directories."""
+_NAMED_BY = "pipeline.directory, or the DIR of the command"
+"""Where a person finds what place is asked for: an export, a compaction and a reconciliation have one of their own."""
 NAME_BYTES = 255
 """Of the name of a file or a directory, as file systems have them."""
 
@@ -319,8 +321,8 @@ def _refused(url: str) -> Iterator[None]:
         yield
     except (BaseError, OSError) as error:
         raise StoreFailed(
-            f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see pipeline.directory, and docs/pipeline.md "
-            f"for where rights are found"
+            f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see {_NAMED_BY}, and docs/pipeline.md for "
+            f"where rights are found"
         ) from error
 
 
@@ -460,7 +462,7 @@ def _told(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreFailed(f"{url} cannot be used: {error}; see pipeline.directory") from error
+        raise StoreFailed(f"{url} cannot be used: {' '.join(str(error).split())}; see {_NAMED_BY}") from error
     except pa.ArrowNotImplementedError as error:
         # Of Azure's accounts only those with a hierarchical namespace rename.
         raise ConfigError(f"{url} cannot be used, as files are renamed there: {error}; name another place") from error

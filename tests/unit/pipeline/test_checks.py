@@ -36,10 +36,9 @@ def test_an_executor_that_has_everything_says_nothing(file: SettingsFile, tmp_pa
 
 def test_a_directory_that_is_not_shared_is_named_with_the_remedy(file: SettingsFile, tmp_path: Path) -> None:
     ((why, is_handlers),) = problems(CheckExecutor(file, Directory(str(tmp_path / "runs")), "_probe", handler=True))
-    assert (f"does not see {tmp_path}/runs as the driver does: set pipeline.directory" in why, is_handlers) == (
-        True,
-        False,
-    )
+    assert not is_handlers
+    assert f"does not see {tmp_path}/runs as the driver does: name a volume that all of them have" in why
+    assert why.endswith("in pipeline.directory, or as the DIR of an export"), "whose files have a place of their own"
 
 
 def test_a_handler_that_is_not_there_is_the_handlers_problem(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_what_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
     for url in (str(tmp_path / "file"), "nonsense://x/y"):
         with pytest.raises(ConfigError, match=url):
             Directory(url).write("x", b"")
+    with pytest.raises(ConfigError, match=r"see pipeline\.directory, or the DIR of the command$"):
+        Directory(str(tmp_path / "file")).write("x", b"")
 
 
 class Flat(LocalFileSystem):  # type: ignore[misc]

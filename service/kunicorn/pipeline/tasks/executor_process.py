@@ -377,5 +377,6 @@ class CheckExecutor:
     def _not_shared(self) -> str:
         return (
             f"{socket.gethostname()}, where Spark runs tasks, does not see {self.directory.url} as the driver does: "
-            f"set pipeline.directory to a volume that all of them have, or to a URL such as s3://bucket/runs"
+            f"name a volume that all of them have, or a URL such as s3://bucket/runs, in pipeline.directory, or as the "
+            f"DIR of an export"
         )
