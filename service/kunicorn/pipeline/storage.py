@@ -464,5 +464,5 @@ def _told(url: str) -> Iterator[None]:
     except OSError as error:
         raise StoreFailed(f"{url} cannot be used: {' '.join(str(error).split())}; see {_NAMED_BY}") from error
     except pa.ArrowNotImplementedError as error:
-        # Of Azure's accounts only those with a hierarchical namespace rename.
+        # Object stores are not asked to: there files are put under their own names.
         raise ConfigError(f"{url} cannot be used, as files are renamed there: {error}; name another place") from error

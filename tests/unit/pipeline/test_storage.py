@@ -72,7 +72,7 @@ def test_what_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 class Flat(LocalFileSystem):  # type: ignore[misc]
-    """Renames nothing, as Azure's accounts without a hierarchical namespace."""
+    """Renames nothing."""
 
     def move(self, src: str, dest: str) -> None:
         raise pa.ArrowNotImplementedError("The Azure FileSystem is flat")
