@@ -137,7 +137,11 @@ class ColumnReader:
             return
         if 0 <= log.end < at:
             raise silent(wanted, log, self._patience)
-        raise gone(wanted, at, log, GONE_REMEDY)
+        if log.first > at:
+            raise gone(wanted, at, log, GONE_REMEDY)
+        # Nothing is known to be lost: that would have a person accept a loss that there is none of.
+        told = f"its leader has {log.first} to {log.end}" if log.end >= 0 else "its leader does not say what it has"
+        raise RangeUnreadable(f"{fault.error}, and {told} now: who leads the log may just have changed; start again")
 
     def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
         try:

@@ -9,11 +9,13 @@ from confluent_kafka import Message
 
 from kunicorn.clients import column_reader
 from kunicorn.clients.range_reader import RangeUnreadable
+from kunicorn.errors import PeerError
 from kunicorn.fetch.queue import Fetched
-from kunicorn.fetch.table import News
+from kunicorn.fetch.table import Fault, News
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.rows import Rows
-from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from tests.unit.clients.played_fetcher import Placing, reader_of
 
 WANTED = OffsetRange("orders", 0, 10, 13)
@@ -72,3 +74,25 @@ def test_the_time_that_the_caller_takes_over_an_empty_run_is_not_the_brokers(mon
 def test_brokers_that_are_silent_for_too_long_end_the_range() -> None:
     with pytest.raises(RangeUnreadable, match="no record for 0 s"):
         list(reader_of(fetched(10, until=11), patience=0).read(WANTED))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("told", [Edges(0, 99), None], ids=["the log has it", "nobody tells"])
+def test_an_offset_that_the_log_is_not_known_to_have_lost_is_not_said_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, told: Edges | None, strict: bool
+) -> None:
+    """As a broker answers that leads the partition no more, and does not know yet."""
+
+    def edges(tp: TopicPartition) -> Edges:
+        if told is None:
+            raise PeerError("no broker answers")
+        return told
+
+    fault = Fault(FailureKind.OUT_OF_RANGE, "orders-0 from offset 10 on: OFFSET_OUT_OF_RANGE (1)")
+    reader = reader_of(Fetched(News(WANTED.tp, 1, 0, 0, 10, 0, fault), None, 0), passes_over_deleted=not strict)
+    monkeypatch.setattr(reader, "_ask", edges)
+    with pytest.raises(RangeUnreadable) as ended:
+        list(reader.read(WANTED))
+    assert "from offset 10 on: OFFSET_OUT_OF_RANGE (1), and its leader" in str(ended.value)
+    assert "gone" not in str(ended.value)
+    assert "fail_on_data_loss" not in str(ended.value)
