@@ -27,6 +27,7 @@ from kunicorn.clients.range_reader import (
 from kunicorn.errors import PeerError, ServiceError
 from kunicorn.fetch.fetcher import Fetcher
 from kunicorn.fetch.queue import Fetched, FetchQueue
+from kunicorn.fetch.table import Fetching, Place
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import before
 from kunicorn.ipc.messages import FailureKind
@@ -76,7 +77,7 @@ class ColumnReader:
             yield from self._until_the_end(reading, aside)
         finally:
             for tp, number in reading.numbers.items():
-                self._remove(tp, number)
+                self._remove(reading, tp, number)
             while self._queue.get(0) is not None:
                 pass
 
@@ -108,7 +109,7 @@ class ColumnReader:
         for tp in changed:
             if tp in aside:
                 # What the queue has of it does not count any more, and comes again.
-                self._remove(tp, reading.numbers.pop(tp))
+                self._remove(reading, tp, reading.numbers.pop(tp))
             else:
                 self._place(reading, tp, *reading.at[tp])
         return bool(changed)
@@ -159,10 +160,19 @@ class ColumnReader:
         reading.at[tp] = offset, epoch
         number = reading.numbers[tp] = next(self._numbers)
         stop = reading.left[tp].stop
-        self._fetcher.call(lambda table: table.place(tp, number, offset, epoch, stop))
 
-    def _remove(self, tp: TopicPartition, number: int) -> None:
-        self._fetcher.call(lambda table: table.remove(tp, number))
+        def put(table: Fetching) -> None:
+            reading.keep_topic(table.get(tp))
+            table.place(tp, number, offset, epoch, stop, topic_id=reading.topics.get(tp, b""))
+
+        self._fetcher.call(put)
+
+    def _remove(self, reading: _Reading, tp: TopicPartition, number: int) -> None:
+        def take_away(table: Fetching) -> None:
+            reading.keep_topic(table.get(tp))
+            table.remove(tp, number)
+
+        self._fetcher.call(take_away)
 
 
 class _Reading:
@@ -174,6 +184,14 @@ class _Reading:
         """Of each partition's placing, unless it is set aside: what was fetched for an earlier one does not count."""
         self.at: dict[TopicPartition, tuple[int, int]] = {}
         """The next offset of each partition, and the leader epoch of what is before it."""
+        self.topics: dict[TopicPartition, bytes] = {}
+        """Ids of the topics that something was fetched of. The fetcher's thread alone looks at it."""
+
+    def keep_topic(self, place: Place | None) -> None:
+        """Take note of which topic the offsets of this placing are of, for the next one. Caller: the fetcher's
+        thread."""
+        if place is not None and place.of_topic and place.topic_id:
+            self.topics[place.tp] = place.topic_id
 
     def counted(self, fetched: Fetched | None) -> Fetched | None:
         """What was fetched, if it is of a range; None where it does not count."""

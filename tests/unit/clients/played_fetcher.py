@@ -18,9 +18,9 @@ class Placing:
         self.told: list[tuple[Any, ...]] = []
 
     def call(self, do: Callable[[Any], None]) -> None:
-        do(SimpleNamespace(place=self._note, remove=self._note))
+        do(SimpleNamespace(place=self._note, remove=self._note, get=lambda tp: None))
 
-    def _note(self, *each: Any) -> None:
+    def _note(self, *each: Any, topic_id: bytes = b"") -> None:
         self.told.append(each)
 
 

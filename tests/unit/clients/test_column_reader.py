@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
@@ -11,7 +12,7 @@ from kunicorn.clients import column_reader
 from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.errors import PeerError
 from kunicorn.fetch.queue import Fetched
-from kunicorn.fetch.table import Fault, News
+from kunicorn.fetch.table import Fault, Fetching, News, Topic
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.rows import Rows
 from kunicorn.ipc.messages import FailureKind
@@ -54,6 +55,30 @@ def test_a_partition_that_is_set_aside_is_fetched_again_from_where_it_was() -> N
             aside.clear()
     assert seen == [[10], [], [], [11, 12]], "what was fetched before comes again"
     assert placing.told == [(tp, 1, 10, -1, 13), (tp, 1), (tp, 2, 11, 0, 13), (tp, 2)]
+
+
+def test_a_partition_that_is_fetched_again_is_of_the_topic_that_it_was_of() -> None:
+    """Else the records of one that is created anew while it is set aside would come as its own."""
+    table, tp, topic = Fetching(1000, lambda: 0.0), WANTED.tp, bytes(range(16))
+    table_as_fetcher: Any = SimpleNamespace(call=lambda do: do(table))
+    aside: set[TopicPartition] = set()
+    found = reader_of(fetched(10, until=11), None, None, placing=table_as_fetcher).read(WANTED, aside=aside)
+    next(found)
+    table.learn({"orders": Topic(topic, {0: (1, 0)})}, 0.0)
+    table.sent(1)
+    answered: Any = SimpleNamespace(
+        topic="orders", partition=0, error=0, first_row=0, rows=1, next_offset=11, last_epoch=0, damage="",
+        incomplete=False, preferred_replica=-1, leader_id=-1, leader_epoch=-1, diverging_epoch=-1,
+    )  # fmt: skip
+    table.meet(1, 7, [answered], 0.0)
+    aside.add(tp)
+    next(found)
+    assert table.get(tp) is None
+    aside.clear()
+    next(found)
+    again = table.get(tp)
+    assert again is not None
+    assert (again.number, again.offset, again.topic_id, again.of_topic) == (2, 11, topic, True)
 
 
 def test_nobody_waits_for_what_is_set_aside() -> None:
