@@ -201,7 +201,8 @@ class Directory:
                 yield file
             except pa.ArrowInvalid as error:
                 raise Unreadable(
-                    f"{self.url}/{name} is no whole Parquet file ({error}): let whoever writes it end, or remove it"
+                    f"{self.url}/{name} is no whole Parquet file ({error}): let whoever writes it end, or bring it "
+                    f"back from a copy; if you remove it, its rows are missing"
                 ) from error
 
     @contextmanager
