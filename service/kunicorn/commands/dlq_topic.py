@@ -246,10 +246,13 @@ class LettersTopic:
             group = f"the group {self._session.group_id!r}, which remembers what was replayed"
             remedy = fault(error.error).remedy(group=group)
             raise ConfigError(f"{describe(error.error)}: {remedy}") from error
+        # Another replay may have begun since, and have sent letters back that have come meanwhile.
+        behind = [tp for tp, known in committed.items() if known.offset > self.bounds[tp.partition][1]]
+        now = self._session.edges(behind, IsolationLevel.READ_COMMITTED) if behind else {}
         found: dict[int, Replayed] = {}
         for tp, known in committed.items():
             at = max(0, known.offset)
-            loss = resolve(tp, Position(at), Edges(*self.bounds[tp.partition])).loss
+            loss = resolve(tp, Position(at), now.get(tp, Edges(*self.bounds[tp.partition]))).loss
             # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
             anew = loss is not None and loss.why is Lost.TRUNCATED
             found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)

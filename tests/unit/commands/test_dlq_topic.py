@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.clients.session import ClusterSession
 from kunicorn.commands.dlq import Plan, TooOld, summary
-from kunicorn.commands.dlq_topic import Found, Replayed, Selection
+from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
+from kunicorn.group.protocol import Committed
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.positions import Edges, TopicPartition
+from tests.fakes.complete_settings import settings_of
 
 NOW = 1_700_000_000_000
 TOLD = Told("orders", 3, 7, "shop", Cause("shop.errors.Permanent", "no", "", 1), NOW, 0, [])
@@ -103,3 +109,33 @@ def test_metadata_of_others_counts_as_none_and_ours_fits_into_a_commit() -> None
     scattered.settle(range(9_000), 9_000)
     assert len(scattered.metadata()) <= 4_000
     assert 1 in Replayed(scattered.upto, scattered.metadata())
+
+
+class PlayedSession:
+    """A cluster with a dead-letter topic of one partition, and what the side group has committed for it."""
+
+    settings = settings_of()
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.upto = 0
+
+    def count(self, topic: str) -> int:
+        return 1
+
+    def edges(self, partitions: Iterable[TopicPartition], *_: Any) -> dict[TopicPartition, Edges]:
+        return {tp: Edges(0, self.end) for tp in partitions}
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        return {tp: Committed(0, self.upto) for tp in partitions}
+
+
+@pytest.mark.parametrize(("end_now", "upto", "remembered"), [(110, 110, 110), (100, 40, 40), (100, 110, 0)])
+def test_what_another_replay_has_sent_of_letters_that_came_meanwhile_counts_and_a_former_topic_does_not(
+    end_now: int, upto: int, remembered: int
+) -> None:
+    """It would be sent a second time, and the commit would go back behind the other's."""
+    session = PlayedSession(end=100)
+    topic = LettersTopic(cast(ClusterSession, session), cast(Consumer, None))
+    session.end, session.upto = end_now, upto
+    assert topic.replayed()[0].upto == remembered
