@@ -182,6 +182,8 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
     sending = _Sending(topic, Post(topic.producer()), done, sent)
     sending.learn()
+    # Who may not commit, or into a group that has members, is told before anything is sent, and not behind it.
+    topic.remember(done)
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     for number, offset in plan.chosen:
         starts[number] = min(starts[number], offset)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from kunicorn.commands import dlq
 from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
-from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
 from kunicorn.settings.checks import has_legal_name
@@ -116,6 +116,20 @@ def test_a_letter_goes_back_to_its_partition_and_by_its_key_where_there_is_none_
     topic.came_from = came_from
     assert replay(*planned(topic), lambda: None) == 1
     assert producer.partitions == [goes_to]
+
+
+def test_nothing_is_sent_that_could_not_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the side group the user may read the offsets, and not commit them: each further replay would repeat it all."""
+    producer = PlayedProducer({b"a": None})
+    topic = PlayedTopic([b"a"], producer)
+
+    def refused(_: Mapping[int, Replayed]) -> None:
+        raise FatalGroupError("not authorized to access the group")
+
+    monkeypatch.setattr(topic, "remember", refused)
+    with pytest.raises(FatalGroupError):
+        replay(*planned(topic), lambda: None)
+    assert producer.partitions == []
 
 
 def test_a_letter_of_a_topic_that_no_broker_can_have_is_named_with_the_way_past_it() -> None:
