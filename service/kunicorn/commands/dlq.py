@@ -7,10 +7,11 @@ is interrupted repeats at most what was on its way. Output is text for people wi
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappush, heappushpop
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -285,13 +286,17 @@ class Letters:
     """All letters of a dead-letter topic, counted."""
 
     topic: str
-    latest: deque[Found]
+    most: int
+    """So many of the latest are named."""
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """By error type, and the topic and partition where they came from."""
     foreign: Counter[str] = field(default_factory=Counter)
     """Records that are no letters, by what is missing."""
     times: list[int] = field(default_factory=list)
     """When the first and the last of them were given up."""
+    _youngest: list[tuple[int, int, Found]] = field(default_factory=list)
+    """A heap by when they were given up, and of those at one time by how many were read before."""
+    _read: int = 0
 
     def add(self, found: Found) -> None:
         """Count one record of the topic."""
@@ -300,7 +305,19 @@ class Letters:
             return
         self.counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
         self.times = [min([found.told.time_ms, *self.times]), max([found.told.time_ms, *self.times])]
-        self.latest.append(found)
+        self._read += 1
+        youngest = (found.told.time_ms, self._read, found)
+        if len(self._youngest) < self.most:
+            heappush(self._youngest, youngest)
+        else:
+            heappushpop(self._youngest, youngest)
+
+    @property
+    def latest(self) -> list[Found]:
+        """Those that were given up last, in that order, in whichever partitions they are: these come as they are
+        fetched.
+        """
+        return [found for *_, found in sorted(self._youngest)]
 
     @property
     def total(self) -> int:
@@ -317,9 +334,10 @@ class Letters:
             yield printable(f"{count:>8}  {error}  {source}-{partition}")
         for why, count in self.foreign.items():
             yield f"{count:>8}  no dead letters of kunicorn's: {why}"
-        if self.latest:
+        latest = self.latest
+        if latest:
             yield "the latest, for `kunicorn dlq show`:"
-        for found in self.latest:
+        for found in latest:
             told = found.told
             assert told is not None
             source = f"{told.topic}-{told.partition}@{told.offset}"
@@ -346,7 +364,7 @@ class Letters:
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
     """Counts by origin and cause, times, the latest letters, and records that are no letters."""
-    counted = Letters(topic, deque(maxlen=latest))
+    counted = Letters(topic, latest)
     for found in letters:
         counted.add(found)
     return counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -52,6 +53,19 @@ def test_nothing_that_a_letter_says_reaches_the_terminal_as_it_is() -> None:
     lines = [*found.lines(), *summary("letters", [found], 1).lines(), *plan.lines()]
     assert [line for line in lines if not line.isprintable()] == []
     assert len([line for line in lines if "[2J" in line]) == 10
+
+
+@pytest.mark.parametrize(("most", "named"), [(2, ["5@7", "0@3"]), (0, []), (9, ["0@1", "0@2", "5@7", "0@3"])])
+def test_the_latest_letters_are_those_that_were_given_up_last_whatever_partition_is_read_last(
+    most: int, named: list[str]
+) -> None:
+    """The few of one partition come with its first fetch, and the thousands of another long behind them."""
+    given_up = [(5, 7, NOW + 3), (0, 1, NOW), (0, 2, NOW + 1), (0, 3, NOW + 3)]
+    record = Record.of(Message(topic="letters", partition=0, offset=0, key=b"k", value=b"v"))
+    read = [Found(number, offset, record, replace(TOLD, time_ms=at)) for number, offset, at in given_up]
+    found = summary("letters", read, most)
+    assert [each["place"] for each in found.as_json()["latest"]] == named
+    assert [line.split()[0] for line in found.lines() if line.startswith("  ") and "@" in line.split()[0]] == named
 
 
 @given(
