@@ -49,12 +49,22 @@ def test_a_dead_letter_topic_outlives_its_letters_and_takes_the_largest_with_the
     }
 
 
-@pytest.mark.parametrize("configs", [{"retention.ms": "-1"}, {"cleanup.policy": "compact"}])
+@pytest.mark.parametrize(
+    "configs", [{"retention.ms": "-1"}, {"cleanup.policy": "compact"}, {"retention.ms": str(2**63 - 1)}]
+)
 def test_letters_of_records_that_are_kept_for_ever_are_kept_for_ever(
     tmp_path: Path, configs: Mapping[str, str]
 ) -> None:
     (change,) = planned(made(tmp_path, LETTERS), {"orders": Topic(12, 3, {**USUAL, **configs})}).changes
     assert then(change)["retention.ms"] == "-1"
+
+
+def test_no_letters_are_larger_than_brokers_let_any_record_be(tmp_path: Path) -> None:
+    """They refuse a setting beyond, and the topic could never be created."""
+    (change,) = planned(
+        made(tmp_path, LETTERS), {"orders": Topic(12, 3, {"max.message.bytes": str(2**31 - 1)})}
+    ).changes
+    assert then(change)["max.message.bytes"] == str(2**31 - 1)
 
 
 def test_a_retry_topic_outlives_its_delay_and_the_longest_outage(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ FOR_EVER = -1
 
 _HEADERS_BYTES = 65_536
 """Room for the headers that a dead letter has beside its record: a traceback takes most of it."""
+_MOST_BYTES, _LONGEST = 2**31 - 1, 2**63 - 1
+"""Most that brokers take as `max.message.bytes` and as `retention.ms`; people write them for "as much as there is"."""
 _REPLICAS = 3
 _USUALLY_AHEAD_MS = 3_600_000
 """Kafka's default of `message.timestamp.after.max.ms` since 4.0."""
@@ -167,7 +169,7 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     found_needs = [Need(name, Role.INPUT, _of_input(settings, name), replicas) for name in found.inputs]
     largest = _largest(there)
     # Nothing is known of brokers that do not tell it: a topic for headers alone would take no letter.
-    kept = written if largest is None else {**written, MAX_BYTES: largest + _HEADERS_BYTES}
+    kept = written if largest is None else {**written, MAX_BYTES: min(largest + _HEADERS_BYTES, _MOST_BYTES)}
     deleted = {CLEANUP: "delete"}
     for letters in settings.dead_letter_topics:
         # A letter keeps its record's time: what is as old as its topic keeps anything would be deleted at once, and
@@ -209,7 +211,7 @@ def _longest(inputs: Sequence[Topic]) -> int:
 
 
 def _later(retention: int, age: int) -> int:
-    return FOR_EVER if age == FOR_EVER else retention + age
+    return FOR_EVER if age == FOR_EVER or retention + age > _LONGEST else retention + age
 
 
 def plan(found: Found, wanted: Sequence[Need]) -> Plan:
