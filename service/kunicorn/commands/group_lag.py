@@ -37,6 +37,8 @@ class Standing:
     """Where the log of the committed offset's leader epoch ends; None: not known."""
     anew: bool = False
     """Whether what is committed is of another topic, that had this name before."""
+    policy: str = "earliest"
+    """By which a member begins where the log does not hold what is committed (`auto_offset_reset`)."""
 
     @property
     def log(self) -> Edges | None:
@@ -47,10 +49,19 @@ class Standing:
     def restart(self) -> Start | None:
         """Where a restart would go on at the earliest, and what is lost; None: nothing is committed, or the log's end
         is not known."""
+        return self._resolved("earliest")
+
+    def _resolved(self, policy: str) -> Start | None:
         if self.committed is None or self.end is None:
             return None
         log = Edges(self.first or 0, self.end)
-        return resolve(self.tp, Position(self.committed), log, epoch_end=self.epoch_end, anew=self.anew)
+        return resolve(self.tp, Position(self.committed), log, policy, epoch_end=self.epoch_end, anew=self.anew)
+
+    @property
+    def goes_on(self) -> int | None:
+        """Where a member would go on by its `policy`; None: nothing is committed, a person has to decide, or the log's
+        end is not known."""
+        return None if (onward := self._resolved(self.policy)) is None else onward.offset
 
     @property
     def start(self) -> int | None:
@@ -162,17 +173,18 @@ def look(session: ClusterSession) -> GroupStanding:
     Raises `ConfigError` with [assign], where nothing is there, and for a group of others than consumers;
     `FatalGroupError` where the group refuses.
     """
-    if session.settings.assigned:
+    settings = session.settings
+    if settings.assigned:
         raise ConfigError(
             "there is no group: these settings assign partitions by name, and commit nothing; see [assign]"
         )
     group = described(session)
     # Before the offsets: with a topic's id it is known whose leader epochs a commit's metadata names.
-    topics = session.topics(session.settings.subscribed_topics)
+    topics = session.topics(settings.subscribed_topics)
     answered = session.ask(session.group.committed) if not group.error else {}
     committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
     if besides := {tp.topic for tp in committed}.difference(topics):
-        topics = session.topics(session.settings.subscribed_topics, besides)
+        topics = session.topics(settings.subscribed_topics, besides)
     known = session.cluster.metadata.topics
     partitions = {TopicPartition(topic, number) for topic in topics for number in known[topic].partitions}
     if group.state == NOT_TOLD:
@@ -196,6 +208,7 @@ def look(session: ClusterSession) -> GroupStanding:
             member=held.get(tp),
             epoch_end=epoch_ends.get(tp),
             anew=tp in anew,
+            policy="earliest" if tp.topic in settings.retry_topics else settings.group.auto_offset_reset,
         )
         for tp in sorted(partitions.union(committed))
     )

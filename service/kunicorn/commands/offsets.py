@@ -204,7 +204,7 @@ class Move:
     now: int | None
     start: int | None
     """Where the group would go on without the reset: at another offset than `now`, where that is no place in the log.
-    None: nothing is committed."""
+    None: nothing is committed, or with `auto_offset_reset = "none"` it would not go on."""
     then: int
     note: str = ""
 
@@ -236,7 +236,7 @@ def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicP
         assert then is not None
         outside = None if loss is None else f"{wanted:,} is not in the log ({log.first:,} to {log.end:,})"
         note = "; ".join(filter(None, (standing.loss, outside)))
-        moves.append(Move(standing.tp, standing.committed, standing.start, then, note))
+        moves.append(Move(standing.tp, standing.committed, standing.goes_on, then, note))
     return moves
 
 
@@ -250,9 +250,10 @@ def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, i
         case FromFile(offsets):
             return offsets.get(standing.tp)
         case ShiftBy(records):
-            if standing.start is None:
+            onward = standing.start if standing.goes_on is None else standing.goes_on
+            if onward is None:
                 raise ConfigError(f"{standing.tp} has no committed offset to shift; use --to-earliest or --to-offset")
-            return max(0, standing.start + records)
+            return max(0, onward + records)
         case _:
             assert_never(target)
 

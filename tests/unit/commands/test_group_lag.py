@@ -97,9 +97,11 @@ def epoch_ends(end: int, error: int) -> Callable[[Asked], Reply]:
 @pytest.fixture
 def standing(tmp_path: Path) -> Callable[..., GroupStanding]:
     """The group as it is found. `epoch`, `metadata`: of its commits. `leader`: of partition 1. `end`, `error`: what
-    leaders say of the epoch."""
+    leaders say of the epoch. `policy`: where members begin that find their offset outside of the log."""
 
-    def found(epoch: int, metadata: str = "", leader: int = 1, end: int = END, error: int = 0) -> GroupStanding:
+    def found(
+        epoch: int, metadata: str = "", leader: int = 1, end: int = END, error: int = 0, policy: str = "earliest"
+    ) -> GroupStanding:
         with asyncio.Runner() as runner:
             broker = FakeBroker(1)
             runner.run(broker.__aenter__())
@@ -118,7 +120,7 @@ def standing(tmp_path: Path) -> Callable[..., GroupStanding]:
                 f'[kafka]\nbootstrap_servers = ["{broker.address}"]\n[group]\nid = "g"\ntopics = ["orders"]\n'
                 '[handler]\nentrypoint = "x:y"\n'
             )
-            session = ClusterSession(load(file, {}), "g", runner)
+            session = ClusterSession(load(file, {"KUNICORN_GROUP__AUTO_OFFSET_RESET": policy}), "g", runner)
             try:
                 return look(session)
             finally:
@@ -135,6 +137,10 @@ def test_a_partition_without_a_leader_is_told_beside_the_others(standing: Callab
     assert (well.lag, well.problem) == (END - COMMITTED, None)
     assert (leaderless.lag, leaderless.committed) == (None, COMMITTED)
     assert "LEADER_NOT_AVAILABLE" in (leaderless.problem or "")
+
+
+def test_a_group_goes_on_by_its_policy(standing: Callable[..., GroupStanding]) -> None:
+    assert [each.policy for each in standing(EPOCH, policy="latest").partitions] == ["latest", "latest"]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,26 @@ def test_what_a_reset_costs_is_counted_from_where_the_group_would_go_on(log: dic
     assert f"{end - at} never" in list(lines([latest]))[-1]
 
 
+@pytest.mark.parametrize(
+    ("policy", "start", "to_earliest", "to_latest", "back_by_5"),
+    [
+        ("earliest", 60, "stays", "40 skipped", 60),
+        ("latest", 100, "40 again", "stays", 95),
+        ("none", None, "", "", 60),
+    ],
+)
+def test_where_a_group_goes_on_behind_deleted_records_its_policy_says(
+    policy: str, start: int | None, to_earliest: str, to_latest: str, back_by_5: int
+) -> None:
+    """Whoever reads "stays" does not execute it, and by latest the service would skip what is left of the log."""
+    stands = replace(standing(first=60), policy=policy)
+    (earliest,) = planned(ToOffset(EARLIEST), [stands], {})
+    (latest,) = planned(ToOffset(LATEST), [stands], {})
+    (shifted,) = planned(ShiftBy(-5), [stands], {})
+    assert (earliest.start, earliest.effect, latest.effect) == (start, to_earliest, to_latest)
+    assert shifted.then == back_by_5
+
+
 def test_a_partition_that_was_never_committed_can_be_put_somewhere_but_not_shifted() -> None:
     (move,) = planned(ToOffset(EARLIEST), [standing(committed=None)], {})
     assert (move.now, move.then, move.effect) == (None, 10, "")
