@@ -71,7 +71,9 @@ def port_of(settings: Settings) -> int:
 
 
 def topics_of(settings: Settings, partitions: int) -> Topics:
-    """Topics that a service with these settings needs. Raises `ConfigError` where only patterns are subscribed."""
+    """Topics that a service with these settings needs. Raises `ConfigError` where only patterns are subscribed, and for
+    a topic of too many partitions.
+    """
     wanted = settings.assign.wanted
     consumed = settings.group.topics or wanted.topics
     seeded = tuple(topic for topic in consumed if not topic.startswith("^"))
@@ -79,6 +81,11 @@ def topics_of(settings: Settings, partitions: int) -> Topics:
         raise ConfigError("group.topics holds patterns alone, and no broker can make a topic of a pattern: name one")
     every = dict.fromkeys([*seeded, *settings.other_topics], partitions)
     for topic, number in wanted.numbered:
+        if number >= MOST_PARTITIONS:
+            raise ConfigError(
+                f"assign.partitions names {topic}:{number}: the embedded broker makes topics of up to "
+                f"{MOST_PARTITIONS} partitions; correct the number, or use a real Kafka"
+            )
         every[topic] = max(every[topic], number + 1)
     return Topics(tuple(every.items()), seeded)
 

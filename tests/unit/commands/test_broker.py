@@ -56,6 +56,12 @@ def test_a_partition_that_is_assigned_by_number_is_there(tmp_path: Path) -> None
     assert dict(topics.made) == {"orders": 12, "refunds": 8}
 
 
+def test_a_partition_beyond_all_memory_is_refused_wherever_it_is_named(tmp_path: Path) -> None:
+    """The mock makes as many as it is told, and with millions they take the memory of the machine."""
+    with pytest.raises(ConfigError, match=r"assign.partitions names orders:700000: .* up to 1000 partitions"):
+        topics_of(settings(tmp_path, '[assign]\npartitions = ["orders:700000"]\n' + HANDLER), 8)
+
+
 def test_settings_that_name_patterns_alone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no broker can make a topic of a pattern"):
         topics_of(settings(tmp_path, GROUP.replace("orders", "^orders-.*") + HANDLER), 8)
