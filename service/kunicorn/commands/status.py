@@ -163,11 +163,11 @@ def _head(now: Told) -> Iterator[str]:
     if problem := now["problem"] or now["outage"]:
         yield f"PROBLEM  {printable(problem)}"
     if (group := now["group"]) is not None:
-        name = group["instance_id"] or group["member_id"]
-        beat = duration(group["heartbeat_age"]) or "never"
+        name = group["instance_id"] or group["member_id"] or "none yet"
+        beat = duration(group["heartbeat_age"])
         yield (
             f"group    {group['group_id']}: {group['state']}, generation {group['generation']}, member {name}, "
-            f"last heartbeat {beat} ago"
+            + (f"last heartbeat {beat} ago" if beat is not None else "no heartbeat yet")
         )
         for rebalance in group["last_rebalances"][-1:]:
             yield (

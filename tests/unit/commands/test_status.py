@@ -16,7 +16,7 @@ from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings, Settings
 from tests.fakes.answering import Answer, answering
 from tests.fakes.complete_settings import settings_of
-from tests.unit.observe.snapshots import assigned, partition, status, worker
+from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 
 def answer(snapshot: Status) -> Any:
@@ -34,6 +34,11 @@ def test_the_member_its_workers_and_its_lag_are_shown() -> None:
     assert "2 rebalances, the last 20s ago: a member joined, completed in 1.0s" in shown
     assert "lag      20 records, the oldest 1.5s old" in shown
     assert "2 partitions: 2 running" in shown
+
+
+def test_a_member_that_has_not_been_answered_yet_has_no_last_heartbeat() -> None:
+    joining = group(state="joining", generation=-1, member_id="", heartbeat_age=None)
+    assert "group    shop: joining, generation -1, member none yet, no heartbeat yet" in screen(status(group=joining))
 
 
 def test_a_lag_that_is_not_known_is_not_shown_as_none() -> None:
