@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, assert_never
@@ -270,6 +271,10 @@ def lines(moves: Sequence[Move]) -> Iterator[str]:
 Say = Callable[[str], None]
 _METADATA = "kunicorn offsets reset"
 """Stored beside the offsets, for whoever wonders later."""
+_KEPT = timedelta(days=36_500)
+"""Brokers forget the offsets of a group that has been empty for `offsets.retention.minutes`, a week by default, also
+those that were committed a minute ago: what a reset of a group that stands for days has said would be void the next
+morning. When the service commits again, their setting holds."""
 
 
 class NotAllReset(ServiceError):
@@ -410,7 +415,12 @@ def _warning(group: GroupStanding) -> str:
 
 def _commit(session: ClusterSession, moves: Sequence[Move]) -> Mapping[TopicPartition, int]:
     """Commit; the errors of single partitions. Raises where the group as a whole refuses."""
-    answers = session.ask(lambda: session.group.commit({m.tp: Position(m.then) for m in moves}, _METADATA))
+
+    async def committed() -> Mapping[TopicPartition, int]:
+        kept = _KEPT if await session.group.takes_retention() else None
+        return await session.group.commit({m.tp: Position(m.then) for m in moves}, _METADATA, kept)
+
+    answers = session.ask(committed)
     refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
     refused = {tp: error for tp, error in refused.items() if error}
     error = next(iter(refused.values()), ErrorCode.NONE)

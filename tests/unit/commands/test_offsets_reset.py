@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -66,3 +68,35 @@ def test_people_are_told_the_plan_and_what_was_refused(brokers: dict[TopicPartit
     brokers[TPS[0]] = 0
     reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=False)
     assert said[-1] == "done: 2 offsets are committed; the group goes on there when it is started"
+
+
+class PlayedGroup:
+    """Takes commits, and notes for how long they are to be kept."""
+
+    def __init__(self, can_be_asked: bool) -> None:
+        self._can_be_asked = can_be_asked
+        self.kept: list[timedelta | None] = []
+
+    async def takes_retention(self) -> bool:
+        return self._can_be_asked
+
+    async def commit(
+        self, found: Mapping[TopicPartition, Any], metadata: str, retention: timedelta | None = None
+    ) -> dict[TopicPartition, int]:
+        self.kept.append(retention)
+        return dict.fromkeys(found, 0)
+
+
+@pytest.mark.parametrize("can_be_asked", [True, False])
+def test_brokers_that_can_be_asked_keep_a_reset_of_a_group_that_has_been_empty_for_a_week(
+    brokers: dict[TopicPartition, int], monkeypatch: pytest.MonkeyPatch, can_be_asked: bool
+) -> None:
+    """Else they delete it with what was there before: the time counts from when the group became empty."""
+    group = PlayedGroup(can_be_asked)
+    session = PlayedSession(brokers)
+    monkeypatch.setattr(session, "group", group, raising=False)
+    monkeypatch.setattr(session, "ask", lambda question: asyncio.run(question()))
+    monkeypatch.setattr(offsets, "cluster_session", lambda *_, **__: nullcontext(session))
+    reset(SETTINGS, Options(to_earliest=True), (), print, execute=True, as_json=False)
+    (kept,) = group.kept
+    assert kept is None if not can_be_asked else kept is not None and kept > timedelta(days=365)
