@@ -13,11 +13,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 from kunicorn.clients.http import elsewhere
-from kunicorn.commands.status import address, opener_of, refuse_no_address, unreachable
+from kunicorn.commands.status import address, in_words, opener_of, refuse_no_address, unreachable
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
@@ -95,11 +96,11 @@ class RunningService:
         try:
             request = urllib.request.Request(f"{self.url}/actions/{action}", data, headers)  # noqa: S310 - just looked at
             with opener_of(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
-                return _read(self.url, answer.read(_LONGEST_ANSWER))
+                return _read(self.url, answer.read(_LONGEST_ANSWER), answer.status, answer.headers)
         except urllib.error.HTTPError as error:
             if moved := elsewhere(error):
                 raise ConfigError(f"{self.url} answers {error.code}: {moved}; correct --url") from error
-            refused = _read(self.url, error.read(_LONGEST_ANSWER))
+            refused = _read(self.url, error.read(_LONGEST_ANSWER), error.code, error.headers)
             if error.code == 409:
                 return refused
             raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
@@ -119,7 +120,7 @@ class RunningService:
         try:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
             answer = connection.getresponse()
-            told = _read(self.url, answer.read(_LONGEST_ANSWER))
+            told = _read(self.url, answer.read(_LONGEST_ANSWER), answer.status, answer.headers)
         except TimeoutError as error:
             raise self._unanswered("localhost", action) from error
         except (OSError, http.client.HTTPException) as error:
@@ -151,12 +152,19 @@ class _Here(http.client.HTTPConnection):
         self.sock = requests.connect(self.port, self._seconds)
 
 
-def _read(url: str, body: bytes) -> Mapping[str, Any]:
+def _read(url: str, body: bytes, code: int, headers: Message) -> Mapping[str, Any]:
     try:
         found = json.loads(body)
     except ValueError:
         found = None
     if not isinstance(found, dict) or "said" not in found:
+        if code >= 500:
+            raise ConfigError(
+                f"{url} answers {code}: what was asked for has failed, or may be done yet; the log of the service says "
+                f"why, or that of what stands before it"
+            )
+        if words := in_words(headers, body):
+            raise ConfigError(f"{url} answers {code}: {words}; correct --url")
         raise ConfigError(f"what answers at {url} is not kunicorn, or an older one; correct --url")
     return found
 

@@ -12,6 +12,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any
 
 from kunicorn.clients.http import elsewhere, opener
@@ -23,6 +24,8 @@ from kunicorn.text import duration, printable, table, tell
 Told = Mapping[str, Any]
 _TIMEOUT = 5.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
+_LONGEST_WORDS = 200
+_STRANGER = "another service, or an older one"
 _CLEAR = "\x1b[H\x1b[2J\x1b[A"
 """Clears the screen, and takes back the line that saying it ends."""
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
@@ -75,6 +78,13 @@ def unreachable(url: str, error: Exception) -> ConfigError:
     return ConfigError(f"no service answers at {url}: {why}; is it running here? --url says another place")
 
 
+def in_words(headers: Message, body: bytes) -> str:
+    """What a refusal says that is plain text, such as that the service goes by no such name; empty for any other."""
+    if not headers.get("Content-Type", "").startswith("text/plain"):
+        return ""
+    return printable(body.decode(errors="replace").partition("\n")[0])[:_LONGEST_WORDS]
+
+
 def refuse_no_address(url: str) -> None:
     """Raise `ConfigError` for what is no address of a service."""
     parts = http_parts(url)
@@ -91,7 +101,7 @@ def ask(url: str, own_certificate: str | None = None) -> Told:
         with opener_of(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             found = json.loads(answer.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
-        what = elsewhere(error) or "another service, or an older one"
+        what = elsewhere(error) or in_words(error.headers, error.read(_LONGEST_WORDS)) or _STRANGER
         raise ConfigError(f"{url}/status answers {error.code}: {what}; correct --url") from error
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(url, error) from error

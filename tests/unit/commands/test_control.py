@@ -91,6 +91,24 @@ def test_the_token_goes_to_no_address_that_whoever_answers_sends_us_to() -> None
     assert asked == ["/actions/pause"]
 
 
+WORDS = b"not a name of this service: see http.allowed_hosts\nbell \x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Answer(WORDS, 403, {"Content-Type": "text/plain"}), "answers 403: not a name .*allowed_hosts; correct --url"),
+        (Answer(WORDS, 500, {"Content-Type": "text/plain"}), "answers 500: what was asked for has failed, .* log"),
+        (Answer(b"<html>", 404, {"Content-Type": "text/html"}), "is not kunicorn, or an older one; correct --url"),
+    ],
+)
+def test_a_refusal_in_words_is_passed_on_and_not_taken_for_another_service(answer: Answer, told: str) -> None:
+    """The service goes by no name that it does not know, and says so as a text."""
+    with answering(lambda *_: answer) as url, pytest.raises(ConfigError, match=told) as refused:
+        RunningService(url, TOKEN, 10).ask("pause", {})
+    assert str(refused.value).isprintable()
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1:94 00", "http://", "http://:9400"])
 def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(ConfigError, match=f"--url '{url}' is no address of a service; write it such as"):

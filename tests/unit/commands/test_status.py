@@ -101,6 +101,13 @@ def test_whoever_is_not_the_service_is_named_with_what_to_do(stranger: str) -> N
         ask("file:///etc/passwd")
 
 
+def test_what_the_service_says_of_a_name_that_it_does_not_go_by_is_passed_on() -> None:
+    words = b"not a name of this service: ask by its address, or see http.allowed_hosts"
+    refusal = Answer(words, 403, {"Content-Type": "text/plain; charset=utf-8"})
+    with answering(lambda *_: refusal) as url, pytest.raises(ConfigError, match=r"answers 403: not a name .*; correct"):
+        ask(url)
+
+
 @pytest.mark.parametrize(
     ("http", "url"),
     [
