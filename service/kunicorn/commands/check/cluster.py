@@ -86,9 +86,10 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     total, others = sum(topics.values()), len(group.members)
     instance = settings.group.group_instance_id
     if instance is not None and any(member.instance_id == instance for member in group.members):
-        return Finding(
-            "members", f"{others}; one of them is {instance}: this member would take its place and partitions"
-        )
+        # By the classic protocol the earlier one is fenced, by the consumer protocol the later one waits (KIP-848).
+        waits = settings.group.group_protocol == "consumer"
+        then = "while it runs, the brokers do not let this member in; behind it this one" if waits else "this member"
+        return Finding("members", f"{others}; one of them is {instance}: {then} would take its place and partitions")
     share = _planned(settings, group, topics) if others and group.strategy in ASSIGNORS else None
     if share is None:
         share = -(-total // (others + 1))

@@ -64,6 +64,11 @@ def test_a_static_member_that_is_there_is_replaced() -> None:
     described = group("cooperative-sticky", 6, instance="shop-0")
     finding = predicted(settings(group_instance_id="shop-0"), described, {"orders": 6})
     assert finding.text == "1; one of them is shop-0: this member would take its place and partitions"
+    by_brokers = settings(group_instance_id="shop-0", group_protocol="consumer")
+    assert predicted(by_brokers, group("", 6, instance="shop-0"), {"orders": 6}).text == (
+        "1; one of them is shop-0: while it runs, the brokers do not let this member in; behind it this one would take "
+        "its place and partitions"
+    )
 
 
 def test_a_classic_group_is_not_converted_unless_that_is_wanted() -> None:
