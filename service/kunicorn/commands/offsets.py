@@ -367,7 +367,8 @@ def reset(
     if refused:
         tp, error = next(iter(refused.items()))
         why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
-        raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; the others are set")
+        others = "the others are set" if len(refused) < len(moves) else "nothing was changed"
+        raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; {others}")
     if not as_json:
         say(plan.outcome)
 

@@ -59,6 +59,15 @@ def test_a_program_is_told_which_offsets_were_refused(brokers: dict[TopicPartiti
     assert second["note"].startswith("refused: TOPIC_AUTHORIZATION_FAILED")
 
 
+@pytest.mark.parametrize(("refused", "others"), [(1, "the others are set"), (2, "nothing was changed")])
+def test_what_became_of_the_others_is_told_where_there_are_some(
+    brokers: dict[TopicPartition, int], refused: int, others: str
+) -> None:
+    brokers |= dict.fromkeys(TPS[:refused], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(NotAllReset, match=f"{refused} of 2 offsets were refused, orders-0.*; {others}$"):
+        reset(SETTINGS, Options(to_earliest=True), (), print, execute=True, as_json=False)
+
+
 def test_people_are_told_the_plan_and_what_was_refused(brokers: dict[TopicPartition, int]) -> None:
     brokers[TPS[0]] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     said: list[str] = []
