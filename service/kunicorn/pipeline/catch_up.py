@@ -53,8 +53,9 @@ JOB = "catch-up"
 
 _WHO = "spark:"
 """Before a run's id in the metadata of its commits."""
-_KEPT = timedelta(days=90)
-"""For the longest catch-up, and until the live service has committed again, which goes by the brokers' setting."""
+_KEPT = timedelta(days=36_500)
+"""Brokers go by it whatever becomes of the group, until the live service has committed again. It commits nothing of a
+partition that has no more records: in a shorter time that one's offset would be gone, though its group is there."""
 
 
 @dataclass(frozen=True, slots=True)

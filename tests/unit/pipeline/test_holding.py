@@ -102,7 +102,7 @@ def test_each_commit_asks_the_brokers_to_keep_it_however_long_the_group_has_been
     holding.take()
     holding.move({ORDERS: 50})
     assert group.stored[ORDERS].offset == 50
-    assert group.kept == [timedelta(days=90)] * 2
+    assert group.kept == [timedelta(days=36_500)] * 2
 
 
 def test_brokers_that_cannot_be_asked_get_commits_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
