@@ -195,8 +195,8 @@ the limit, too. */}}
 {{- $limits := deepCopy (default dict .Values.resources.limits) -}}
 {{- if and .Values.memory.limited (not $limits.memory) -}}
 {{- /* What is asked for may be more, and Kubernetes refuses a limit below it. */ -}}
-{{- $asked := include "kunicorn.mebibytes" (default 0 $given.memory) | int64 -}}
-{{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (int64 $needed))) -}}
+{{- $asked := include "kunicorn.quantity" $given.memory | float64 -}}
+{{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (mulf $needed 1048576.0))) -}}
 {{- end -}}
 {{- $resources := merge (dict "requests" $requests "limits" $limits) .Values.resources -}}
 {{- include "kunicorn.amounts" (dict "resources" $resources "disk" .Values.tmp.sizeLimit) -}}

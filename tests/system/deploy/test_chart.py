@@ -164,7 +164,13 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
 
 
 @pytest.mark.parametrize(
-    ("given", "limit"), [({"memory": "4Gi"}, "4Gi"), ({"memory": "1110Mi"}, "1110Mi"), ({"memory": None}, "1110Mi")]
+    ("given", "limit"),
+    [
+        ({"memory": "4Gi"}, "4Gi"),
+        ({"memory": "1110Mi"}, "1110Mi"),
+        ({"memory": "1164M"}, "1164M"),
+        ({"memory": None}, "1110Mi"),
+    ],
 )
 def test_memory_that_is_asked_for_is_never_above_the_limit(
     tools: Tools, given: dict[str, str | None], limit: str
