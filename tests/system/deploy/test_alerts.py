@@ -108,6 +108,13 @@ def behind(seconds: str) -> Mapping[str, str]:
     return {LAG_SECONDS: seconds, OLDEST: seconds}
 
 
+_FIRST_RESET = {RESETS: "_x50 1x40"}
+_SCRAPE_FAILS = {
+    RESETS: "1x60 stale 1x29",
+    DEAD_LETTERS: "5x60 stale 5x29",
+    RESTARTS: "9x60 stale 9x29",
+    UPTIME: "90000+60x60 stale 93720+60x28",
+}
 _PARTITION_SERIES = (LAG_SECONDS, COMMITTED, POSITION, LOG_END)
 
 FIRING = (
@@ -145,6 +152,7 @@ FIRING = (
     Case("a retry topic takes nothing", 6, ["KunicornDeadLettersBlocked"], {RETRY: "1x90"}),
     Case("outputs that no broker takes", 6, ["KunicornDeliveryBlocked"], {DELIVERY: "6x90"}),
     Case("positions that are not in the log", 12, ["KunicornOffsetsReset"], {RESETS: "_x10 1x80"}),
+    Case("positions that are not in the log, the first of an old pod", 52, ["KunicornOffsetsReset"], _FIRST_RESET),
     Case("no pod answers", 23, ["KunicornNoMembers"], {INFO: "1x10"}),
     Case("no pod is there, for two minutes", 12, ["KunicornNoMembers"], {INFO: "1x10 stale"}),
     Case("a pod that does not start", 2, ["KunicornPodSilent"], {UP: "0x90"}),
@@ -236,6 +244,7 @@ SILENT = (
     Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
     Case("workers died together, long ago", 60, (), {RESTARTS: "_x10 8x80"}, silent_for="30m"),
     Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
+    Case("a scrape fails, long after all that was ever counted", 85, (), _SCRAPE_FAILS, silent_for="20m"),
     Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
     Case("a pod that takes less than a minute to start", 20, (), {UP: "0x0 1x89"}),
@@ -379,7 +388,8 @@ def panels() -> Mapping[str, str]:
 
 @pytest.mark.parametrize(("alert", "expression"), alert_expressions().items())
 def test_every_runbook_names_a_panel_that_shows_what_rang_where_there_is_one(alert: str, expression: str) -> None:
-    metrics = re.findall(r"\b(?:kunicorn_|kafka_consumer_|group:kunicorn_)[\w:]+", expression)
+    rang, _, _ = expression.partition(" and on (")
+    metrics = re.findall(r"\b(?:kunicorn_|kafka_consumer_|group:kunicorn_)[\w:]+", rang)
     showing = {title for title, asked in panels().items() if any(f"{metric}{{" in asked for metric in metrics)}
     page = (RUNBOOKS / f"{alert}.md").read_text()
     told = re.findall(r"^On the (?:release|fleet)'s dashboard: \*(.*)\*\.$", page, flags=re.MULTILINE)

@@ -28,6 +28,7 @@ THRESHOLDS = {
     "}) > 60": "}) > 3",
     "}[10m])) > 6": "}[40m])) > 3",
     "} > 120": "} > 8",
+    "} < 900": "} < 15",
 }
 SETTINGS = {
     "kafka": {"statistics_interval_ms": 1000},
