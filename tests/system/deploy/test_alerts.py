@@ -543,6 +543,15 @@ def test_the_objective_is_the_values(tools: Tools, tmp_path: Path) -> None:
     assert "* 0.01" not in text
 
 
+@pytest.mark.parametrize(("interval", "seconds"), [(60_000, 120), (60_001, 121), (300_000, 600)])
+def test_a_commit_is_late_when_the_next_one_would_be_due(
+    tools: Tools, tmp_path: Path, interval: int, seconds: int
+) -> None:
+    text = rules_in(tools, tmp_path, "rare", "shop", f"config.group.commit_interval_ms={interval}").read_text()
+    (limit,) = re.findall(r"kunicorn_uptime_seconds\{[^}]*\}\) > (\d+) and", text)
+    assert int(limit) == seconds
+
+
 def test_an_expression_of_the_values_keeps_its_own_factor_and_the_others_have_the_budget(
     tools: Tools, tmp_path: Path
 ) -> None:
