@@ -31,8 +31,13 @@ terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, {{ i
 config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name
 {{- end }}
 {{- range .Values.extraEnv }}
-{{- if regexMatch "^KUNICORN_(GROUP__(DRAIN|COMMIT|SESSION)_TIMEOUT_MS|HTTP__(ENABLED|HOST|PORT)|WORKERS__(COUNT|MEMORY_PER_WORKER_MB|MAX_RSS_MB))$" (toString .name) }}
-extraEnv: {{ .name }} is a setting that the chart reckons with; name it as config.{{ trimPrefix "KUNICORN_" .name | lower | replace "__" "." }}, or grace period, memory and probes would be those of another value
+{{- $setting := trimPrefix "KUNICORN_" (toString .name) | lower | replace "__" "." | printf "config.%s" }}
+{{- if regexMatch "^KUNICORN_(GROUP__(ID|(DRAIN|COMMIT|SESSION)_TIMEOUT_MS)|HTTP__(ENABLED|HOST|PORT|TLS_CERTIFICATE_FILE)|WORKERS__(COUNT|MEMORY_PER_WORKER_MB|MAX_RSS_MB))$" (toString .name) }}
+extraEnv: {{ .name }} is a setting that the chart reckons with; name it as {{ $setting }}, or grace period, memory, probes and alerts would be those of another value
+{{- end }}
+{{- /* $(NAME) is what another variable has, such as the pod's name. */}}
+{{- if and .value (not (contains "$(" (toString .value))) (regexMatch "^KUNICORN_(GROUP__GROUP_INSTANCE_ID|PRODUCING__TRANSACTIONAL_ID_PREFIX)$" (toString .name)) }}
+extraEnv: {{ .name }} is the same in all pods, and what {{ $setting }} names is to be one pod's own; remove it, or take the pod's name for it (valueFrom.fieldRef: metadata.name)
 {{- end }}
 {{- end }}
 {{- if dig "producing" "transactional_id_prefix" "" $settings }}

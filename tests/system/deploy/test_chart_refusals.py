@@ -97,6 +97,22 @@ TOGETHER: tuple[tuple[list[str], str], ...] = (
         ["extraEnv[0].name=KUNICORN_GROUP__DRAIN_TIMEOUT_MS", "extraEnv[0].value=90000s"],
         "extraEnv: KUNICORN_GROUP__DRAIN_TIMEOUT_MS is a setting that the chart reckons with; name it as config.group",
     ),
+    (
+        ["extraEnv[1].name=KUNICORN_GROUP__ID", "extraEnv[1].value=refunds"],
+        "extraEnv: KUNICORN_GROUP__ID is a setting that the chart reckons with; name it as config.group.id, or grace",
+    ),
+    (
+        ["extraEnv[2].name=KUNICORN_HTTP__TLS_CERTIFICATE_FILE", "extraEnv[2].value=/tls/tls.crt"],
+        "extraEnv: KUNICORN_HTTP__TLS_CERTIFICATE_FILE is a setting that the chart reckons with",
+    ),
+    (
+        ["extraEnv[3].name=KUNICORN_GROUP__GROUP_INSTANCE_ID", "extraEnv[3].value=orders"],
+        "extraEnv: KUNICORN_GROUP__GROUP_INSTANCE_ID is the same in all pods, and what config.group.group_instance_id",
+    ),
+    (
+        ["extraEnv[4].name=KUNICORN_PRODUCING__TRANSACTIONAL_ID_PREFIX", "extraEnv[4].value=orders"],
+        "extraEnv: KUNICORN_PRODUCING__TRANSACTIONAL_ID_PREFIX is the same in all pods",
+    ),
     (["resources.limits.cpu=499m"], "resources.requests.cpu = 500m: above resources.limits.cpu = 499m"),
     (["pipeline.resources.limits.memory=2047Mi"], "pipeline.resources.requests.memory = 2Gi: above pipeline.resource"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
@@ -280,5 +296,10 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", "--set", allowed, files=[EXAMPLE])
     for free in ("KUNICORN_GROUP__HEARTBEAT_INTERVAL_MS", "MY_KUNICORN_WORKERS__COUNT"):
         assert template(tools, "helm4", "--set-string", f"extraEnv[0].name={free},extraEnv[0].value=1", files=[EXAMPLE])
+    of_the_pod = (
+        '[{"name": "%s", "value": "orders-$(POD)"}, {"name": "%s", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]'
+    )
+    own = of_the_pod % ("KUNICORN_GROUP__GROUP_INSTANCE_ID", "KUNICORN_PRODUCING__TRANSACTIONAL_ID_PREFIX")
+    assert template(tools, "helm4", "--set-json", f"extraEnv={own}", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])
