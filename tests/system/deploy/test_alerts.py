@@ -49,6 +49,7 @@ RESETS = f'kunicorn_offset_resets_total{{{_WHERE},reason="below the log"}}'
 INFO = f'kafka_consumer_group_info{{{_GROUP},protocol="classic"}}'
 READY = f"kunicorn_ready{{{_WHERE}}}"
 LIVE = f"kunicorn_live{{{_WHERE}}}"
+LEAVING = f'kunicorn_group_state{{{_GROUP},state="leaving"}}'
 HEARTBEAT = f"kafka_consumer_last_heartbeat_seconds{{{_GROUP}}}"
 GENERATION = f"kafka_consumer_group_generation{{{_GROUP}}}"
 LOST = f"kafka_consumer_partitions_lost_total{{{_WHERE}}}"
@@ -248,6 +249,7 @@ SILENT = (
     Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
     Case("a pod that takes less than a minute to start", 20, (), {UP: "0x0 1x89"}),
+    Case("what a pod that stops has in hand takes half an hour", 45, (), {READY: "1x10 0x30", LEAVING: "_x10 1x30"}),
     Case("starting", 5, (), {READY: "0x2 1x88"}),
 )
 
