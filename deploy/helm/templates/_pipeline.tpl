@@ -51,14 +51,20 @@ local[{{ $cpus }}]
 {{- end -}}
 
 {{/* The setting that says where runs keep how far they are, if that is lost with the pod: it is neither a URL nor a place in
-a volume of the values. Empty otherwise. */}}
+a volume of the values that outlives the pod. Empty otherwise. */}}
 {{- define "kunicorn.lostDirectory" -}}
 {{- $directory := dig "pipeline" "directory" "" (include "kunicorn.effective" . | fromJson) -}}
+{{- $path := regexReplaceAll "^file:(//(localhost)?)?" $directory "" -}}
 {{- /* A pipeline's container begins in /tmp. */ -}}
-{{- $place := ternary $directory (printf "/tmp/%s" $directory) (hasPrefix "/" $directory) -}}
-{{- $kept := contains "://" $directory -}}
+{{- $place := ternary $path (printf "/tmp/%s" $path) (hasPrefix "/" $path) -}}
+{{- $kept := contains "://" $path -}}
+{{- $lost := list "tmp" -}}
+{{- range .Values.extraVolumes -}}
+{{- if or (hasKey . "emptyDir") (hasKey . "ephemeral") -}}{{- $lost = append $lost .name -}}{{- end -}}
+{{- end -}}
 {{- range .Values.extraVolumeMounts -}}
-{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}{{- $kept = true -}}{{- end -}}
+{{- $holds := hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}
+{{- if and $holds (not (has .name $lost)) -}}{{- $kept = true -}}{{- end -}}
 {{- end -}}
 {{- if not $kept -}}
 config.pipeline.directory{{ if $directory }} = {{ $directory | quote }}{{ else }} (not set){{ end -}}

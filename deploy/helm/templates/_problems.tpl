@@ -123,7 +123,7 @@ auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it int
 {{- $lost := include "kunicorn.lostDirectory" . -}}
 {{- range $name, $run := .Values.pipelines }}
 {{- if and $lost (eq $run.command "stream") }}
-pipelines.{{ $name }}: {{ $lost }} is lost with the pod, and the stream's checkpoint with it: each pod would begin where config.group.auto_offset_reset says, and handle records again, or with "latest" leave some out; name a URL, such as s3://orders-runs/streams, or a place in a volume of extraVolumes
+pipelines.{{ $name }}: {{ $lost }} is lost with the pod, and the stream's checkpoint with it: each pod would begin where config.group.auto_offset_reset says, and handle records again, or with "latest" leave some out; name a URL, such as s3://orders-runs/streams, or a place in a volume of extraVolumes that outlives the pod
 {{- end }}
 {{- if and $run.timeZone (not $run.schedule) }}
 pipelines.{{ $name }}.timeZone: without pipelines.{{ $name }}.schedule there is no time of day, and the run begins at once; set the schedule, or remove the time zone

@@ -983,12 +983,24 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
 
 @pytest.mark.parametrize(
     ("directory", "warned"),
-    [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False), ("/data/a", False), ("/database", True)],
+    [
+        (None, True),
+        ("runs", True),
+        ("s3://runs/a", False),
+        ("/data", False),
+        ("/data/a", False),
+        ("file:///data/a", False),
+        ("/database", True),
+        ("file:///runs", True),
+        ("/scratch/a", True),
+    ],
 )
 def test_the_notes_warn_of_a_backfill_whose_run_is_lost_with_its_pod(
     tools: Tools, directory: str | None, warned: bool
 ) -> None:
     given = ["--set", "extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=data"]
+    given += ["--set", "extraVolumeMounts[1].mountPath=/scratch,extraVolumeMounts[1].name=scratch"]
+    given += ["--set-json", 'extraVolumes=[{"name": "scratch", "emptyDir": {}}]']
     given += ["--set", f"config.pipeline.directory={directory}"] if directory else []
     files: list[str | Path] = ["-f", EXAMPLE, "--set", "pipelines.replay.command=backfill"]
     done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", *files, *given)
