@@ -512,6 +512,14 @@ def test_what_a_cluster_wants_of_its_pods_are_values(tools: Tools, tmp_path: Pat
     assert release.only("PodDisruptionBudget")["spec"]["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
 
 
+def test_what_comes_before_the_service_comes_before_the_test_of_it(tools: Tools) -> None:
+    """A handler may need what another container has put into a volume."""
+    first = json.dumps([{"name": "models", "image": "models:1"}])
+    given = ("--set-json", f"extraInitContainers={first}", "-s", "templates/tests/check.yaml")
+    spec = yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["spec"]
+    assert (spec["initContainers"], spec["restartPolicy"]) == (json.loads(first), "Never")
+
+
 def test_an_image_is_the_one_of_its_digest_and_a_tag_beside_it_can_be_read(tools: Tools, tmp_path: Path) -> None:
     def images(*sets: str) -> list[str]:
         given = ("image.repository=shop", "pipelines.replay.command=backfill", *sets)
