@@ -228,7 +228,7 @@ class Bench:
         """Where outputs go; None: nothing is sent."""
         self._clients: list[Producer] = []
         self._endless = any(each.circuit_breaker is not None for each in settings.every_handler)
-        self._staging = Staging(stage, self._handed_out, self._called, self._say)
+        self._staging = Staging(stage, self._handed_out, self._notes.begun, self._called, self._say)
         self._time_outs = TimeOuts(self._handed_out, self._handler_timeout_ms, self._say)
 
     def close(self) -> None:

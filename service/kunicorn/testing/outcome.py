@@ -32,6 +32,8 @@ class Fate(IntEnum):
     GIVEN_UP = 3
     RETRY_TOPIC = 4
     FILTERED = 5
+    BEGUN = 6
+    """None of these so far: a call with it has begun, that of a middleware at least."""
 
 
 class Notes:
@@ -42,6 +44,10 @@ class Notes:
         self._cells = memoryview(self._map).cast("i")
         self._count = count
         self.errors: dict[int, list[BaseException]] = {}
+
+    def begun(self, indices: Iterable[int]) -> None:
+        """Note that a call with these records begins, at the outermost of the handler's middlewares."""
+        self.ended(indices, Fate.BEGUN)
 
     def called(self, indices: Iterable[int]) -> None:
         """Note that the handler is called with these records."""
@@ -74,7 +80,7 @@ class Notes:
 class Outcome(StrEnum):
     """How one record ended."""
 
-    #: The handler has handled it.
+    #: The handler has handled it, or a middleware said `Done` in its place.
     DONE = "done"
     #: It was passed over: the handler said `Skip`, or `on_failure` does.
     SKIPPED = "skipped"
@@ -198,7 +204,7 @@ def outcome_of(
             return Outcome.HALTED
         if not handled[each.tp].has(each.at):
             return Outcome.UNHANDLED
-        return _OUTCOMES.get(fate, Outcome.DONE if notes.attempts(index) else Outcome.STORED)
+        return Outcome.STORED if fate is Fate.NONE else _OUTCOMES.get(fate, Outcome.DONE)
 
     every = [
         Handled(each, ended(index, each), notes.attempts(index), tuple(notes.errors.get(index, ())))

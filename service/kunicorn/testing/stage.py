@@ -122,14 +122,18 @@ class Staging:
         self,
         stage: Stage | None,
         handed_out: HandedOut,
+        begun: Callable[[Sequence[int]], None],
         called: Callable[[Sequence[int]], None],
         say: Callable[[Said], None],
     ) -> None:
-        """`called` is told of every call; `say` says to the worker what a supervisor would."""
+        """`begun` is told of every call, `called` of those that come to the handler through its middlewares; `say` says
+        to the worker what a supervisor would.
+        """
         self.needs_signals = isinstance(stage, Revoke)
         self.unplayed = stage
         """The stage, until the handler has its record."""
         self._handed_out = handed_out
+        self._begun = begun
         self._called = called
         self._say = say
         self._in_hand: list[int] = []
@@ -153,6 +157,7 @@ class Staging:
     def _within(self, call: Call) -> Iterator[None]:
         """Outermost context of a call."""
         self._in_hand = self._handed_out.indices(call.records)
+        self._begun(self._in_hand)
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn import DrainDeadline, Halt, Record, Send, Skip, TopicPartition
+from kunicorn import Done, DrainDeadline, Halt, Record, Send, Skip, TopicPartition
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.testing import HandlerTest, Run, record
 
@@ -86,6 +86,12 @@ def skips_b(call: Any) -> Iterator[None]:
     yield
 
 
+def has_done_b(call: Any) -> Iterator[None]:
+    if call.records[0].value == b"b":
+        raise Done
+    yield
+
+
 @pytest.mark.parametrize("handler", [pay_in_it, pay_in_it_async])
 def test_a_kill_comes_when_a_middleware_has_committed_what_the_handler_did(
     handler: Callable[..., Any], payments: Callable[[], list[bytes]]
@@ -146,6 +152,22 @@ def test_a_stage_whose_record_never_comes_to_the_handler_fails_the_test(
     told = "never came to the handler" if stage == "kill_at" else rf"record 1 never came to the handler \({why}\)"
     with pytest.raises(RuntimeError, match=told):
         HandlerTest(handle, **settings).run(first, second, third, **{stage: 1})
+
+
+def pay(given: Record) -> None: ...
+
+
+async def pay_async(given: Record) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [pay, pay_async])
+@pytest.mark.parametrize("stage", [{}, {"kill_at": 2}], ids=["a whole life", "one that is killed"])
+def test_a_record_that_a_middleware_says_is_done_is_done_and_is_not_stored(
+    handler: Callable[..., Any], stage: dict[str, int]
+) -> None:
+    run = HandlerTest(handler, middlewares=[f"{__name__}:has_done_b"]).run(*map(record, "abc"), **stage)
+    assert run.outcomes[:2] == ["done", "done"]
+    assert [each.attempts for each in run.records[:2]] == [1, 0]
 
 
 @pytest.mark.parametrize("stage", [{}, {"kill_at": 0}], ids=["a whole life", "one that is killed"])
