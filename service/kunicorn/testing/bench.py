@@ -426,6 +426,8 @@ class Bench:
         self._stop_watch()
         if self._on_error is not None:
             self._on_error(error)
+        elif isinstance(error, KeyboardInterrupt):
+            raise error  # Ctrl-C, which no worker hears: it means the test, and not only the record in hand.
 
 
 def _without_brokers(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,8 @@ class HandlerTest:
 
         Raises `ConfigError` and `HandlerLoadError` as the service would end, `ValueError` for records that no log
         holds, and for those of topics that the settings do not consume, `RuntimeError` where the record of `…_at` never
-        came to the handler. What the handler raises is in the answer. Caller: a plain function in the main thread.
+        came to the handler. What the handler raises is in the answer, but for `KeyboardInterrupt`, which Ctrl-C raises
+        in it. Caller: a plain function in the main thread.
         """
         stage = stage_of(len(records), revoke_at, drain_timeout_ms, lose_session_at, kill_at)
         if self._handler is None:

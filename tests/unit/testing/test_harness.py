@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sqlite3
 import threading
 import time
@@ -188,6 +190,31 @@ def test_a_handler_that_wants_to_leave_fails_its_record_and_not_the_test(handler
     run = HandlerTest(handler).run(record("leave"))
     assert run.outcomes == ["halted"]
     assert isinstance(run.errors[0], SystemExit)
+
+
+def interrupted(given: Record) -> None:
+    CALLED.append(given.value)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+async def interrupted_async(given: Record) -> None:
+    asyncio.get_running_loop().call_soon(interrupted, given)
+    await asyncio.sleep(30)
+
+
+CALLED: list[bytes | None] = []
+
+
+@pytest.mark.parametrize("handler", [interrupted, interrupted_async])
+def test_ctrl_c_ends_the_run_and_not_only_its_record(handler: Callable[..., Any]) -> None:
+    CALLED.clear()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            HandlerTest(handler, on_failure="skip").run(*map(record, "ab"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert CALLED == [b"a"]
 
 
 def test_a_batch_is_cut_as_the_settings_say_and_fails_as_a_whole() -> None:
