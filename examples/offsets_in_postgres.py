@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from kunicorn import Record, TopicPartition, Worker
 
@@ -37,7 +38,11 @@ class Payments:
 
     @property
     def db(self) -> psycopg.Connection:
-        """A connection; a new one where the old one broke, so that the next try of a record has one that works."""
+        """A connection; a new one where the old one broke, so that the next try of a record has one that works. Neither
+        does one that an interruption (`DrainDeadline`, `HandlerTimeout`) has left waiting for an answer.
+        """
+        if self._db is not None and self._db.info.transaction_status == TransactionStatus.ACTIVE:
+            self._db.close()
         if self._db is None or self._db.closed:
             self._db = psycopg.connect(self.dsn, autocommit=True)
         return self._db

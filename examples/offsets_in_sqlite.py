@@ -62,14 +62,10 @@ class Payments:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it, or nothing."""
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
+        """All of it, or nothing: also where an interruption meets the beginning, which may wait for another writer."""
+        with self.db:
+            self.db.execute("BEGIN IMMEDIATE")
             yield
-            self.db.execute("COMMIT")
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
 
     def moves_on(self, record: Record) -> bool:
         """Whether this record is still to be done. Whoever was slower finds the offset moved on, and does nothing."""
