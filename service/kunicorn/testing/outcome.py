@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -245,7 +246,7 @@ def until_killed(work: Callable[[], None]) -> None:
         finally:
             sys.stderr.flush()
             os._exit(status)
-    _, status = os.waitpid(pid, 0)
+    status = _ended(pid)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return
     if os.WIFEXITED(status) and (kind := _REFUSALS.get(os.WEXITSTATUS(status))) and (text := why[:].rstrip(b"\0")):
@@ -253,3 +254,16 @@ def until_killed(work: Callable[[], None]) -> None:
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
         raise RuntimeError("the record at which the worker was to be killed never came to the handler")
     raise RuntimeError(f"the worker ended by itself, before it was to be killed (wait status {status}); see its stderr")
+
+
+def _ended(pid: int) -> int:
+    """Wait for the child; its wait status. Whoever ends the test meanwhile, by Ctrl-C or as its time is over, ends the
+    child, which may hang: nobody would be left to do so.
+    """
+    try:
+        return os.waitpid(pid, 0)[1]
+    except BaseException:
+        with suppress(ProcessLookupError, ChildProcessError):  # It has ended just then.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -122,6 +124,29 @@ def test_a_kill_comes_when_a_try_has_failed(payments: Callable[[], list[bytes]])
     killed = HandlerTest(handle).run(record("a"), kill_at=0)
     assert [each.value for each in killed.handled_again] == [b"a"]
     assert payments() == [b"a"]
+
+
+def test_a_test_that_is_ended_while_its_worker_hangs_takes_the_worker_along(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+
+    def hang(given: Record) -> None:
+        told.write_text(str(os.getpid()))
+        time.sleep(300)
+
+    def over(number: int, frame: object) -> None:
+        if told.exists() and told.read_text():
+            raise TimeoutError("the test's time is over")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        with pytest.raises(TimeoutError, match="the test's time is over"):
+            HandlerTest(hang).run(record("a"), record("b"), kill_at=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
 
 
 def test_a_killed_workers_halts_are_halts() -> None:
