@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from kunicorn import Record, TopicPartition, Worker
+from kunicorn import DrainDeadline, HandlerTimeout, Record, TopicPartition, Worker
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS kept_offsets (
@@ -65,9 +65,16 @@ class Payments:
             )
 
     def handle(self, record: Record) -> None:
-        with self.db.transaction():
-            if self.moves_on(record):
-                self.pay(record)
+        try:
+            with self.db.transaction():
+                if self.moves_on(record):
+                    self.pay(record)
+        except (DrainDeadline, HandlerTimeout):
+            # psycopg ends no query for these, and takes no other one meanwhile. Nor is the transaction over, for which
+            # the partition's next owner would wait.
+            if self._db is not None:
+                self._db.close()
+            raise
 
     def moves_on(self, record: Record) -> bool:
         """Whether this record is still to be done. Whoever was slower waits for the other's transaction here, finds

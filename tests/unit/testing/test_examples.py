@@ -7,17 +7,19 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Message
 from psycopg.pq import TransactionStatus
 
 from examples import offsets_in_postgres, offsets_in_sqlite
-from kunicorn import Record
+from kunicorn import DrainDeadline, HandlerTimeout, Record
 from kunicorn.testing import HandlerTest, record
 from tests import markdown
 
@@ -65,34 +67,66 @@ def test_a_call_that_is_interrupted_while_it_waits_for_the_files_lock_leaves_no_
 
 
 class Connection:
-    """Of psycopg's what the handlers' `db` looks at."""
+    """Of psycopg's what the handlers need up to the query that is interrupted."""
 
     def __init__(self) -> None:
         self.closed = False
         self.info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)
+        self.interruption: BaseException | None = None
 
-    def execute(self, query: str) -> None: ...
+    def execute(self, query: str, parameters: object = ()) -> None:
+        if self.interruption is not None:
+            raise self.interruption
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def cursor(self) -> Any:
+        self.execute("COPY")
 
     def close(self) -> None:
         self.closed = True
         self.info.transaction_status = TransactionStatus.UNKNOWN
 
 
-@pytest.fixture(params=["the example", "the recipe"])
-def postgres(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A handler that connects when it needs to."""
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psycopg, "connect", lambda dsn, **_: Connection())
-    recipe = request.param == "the recipe"
-    handler = class_of("cookbook/postgresql.md", "bulk_postgresql.py")() if recipe else offsets_in_postgres.Payments()
+
+
+def example() -> tuple[Any, Any]:
+    """The handler, and what it is called with."""
+    return offsets_in_postgres.Payments(), Record.of(Message(topic="orders", partition=0, offset=0, value=b"1"))
+
+
+def recipe() -> tuple[Any, Any]:
+    batch = [Record.of(Message(topic="orders", partition=0, offset=0, value=b'{"id": 1, "customer": "", "total": 1}'))]
+    return class_of("cookbook/postgresql.md", "bulk_postgresql.py")(), batch
+
+
+@pytest.mark.usefixtures("connected")
+@pytest.mark.parametrize("made", [example, recipe])
+@pytest.mark.parametrize("interruption", [DrainDeadline, HandlerTimeout])
+def test_a_query_that_is_interrupted_leaves_no_connection_and_no_transaction(
+    made: Callable[[], tuple[Any, Any]], interruption: type[BaseException]
+) -> None:
+    handler, given = made()
+    handler.dsn, handler.group, handler._db = "", "shop", None
+    first = handler.db
+    first.interruption = interruption()
+    with pytest.raises(interruption):
+        handler.handle(given)
+    assert first.closed
+    assert not handler.db.closed
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_connection_that_a_hook_has_left_waiting_for_an_answer_is_not_used_again() -> None:
+    handler, _ = example()
     handler.dsn, handler._db = "", None
-    return handler
-
-
-def test_a_connection_that_an_interruption_has_left_waiting_for_an_answer_is_not_used_again(postgres: Any) -> None:
-    first = postgres.db
-    assert postgres.db is first
+    first = handler.db
+    assert handler.db is first
     # psycopg goes on waiting for KeyboardInterrupt and SystemExit alone: it refuses whatever comes next.
     first.info.transaction_status = TransactionStatus.ACTIVE
-    second = postgres.db
-    assert (first.closed, second.closed, second is first) == (True, False, False)
-    assert postgres.db is second
+    second = handler.db
+    assert (first.closed, second.closed, handler.db is second) == (True, False, True)
