@@ -19,6 +19,8 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import Rows
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.shares import Shares
+from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
@@ -120,6 +122,21 @@ def test_a_share_is_that_of_as_many_tasks_as_can_run_at_once(
     settings = PipelineSettings(ordering=ordering, min_partitions=pieces, max_records_per_second=1000)  # type: ignore[arg-type]
     limits = limits_of(settings, partitions, cores)
     assert (limits.records_per_second, limits.bytes_per_second) == (share, None)
+
+
+@pytest.mark.parametrize(("partitions", "pieces"), [(8, 10), (100, 101), (8, 64), (1, 7), (8, 3)])
+@pytest.mark.parametrize("together", [1, 3, 100])
+def test_pieces_of_partitions_have_the_rate_together_however_many_begin_at_once(
+    partitions: int, pieces: int, together: int
+) -> None:
+    settings = PipelineSettings(ordering="none", min_partitions=pieces, max_records_per_second=1000)
+    ranges = [OffsetRange("orders", each, 0, 300 * (each % 4 + 1)) for each in range(partitions)]
+    state, shares, rate = RunState(ranges), Shares(settings), 0.0
+    while state.waiting:
+        share = limits_of(settings, len(state.left), 1_000).records_per_second or 0.0
+        more = shares.of(state, together)
+        state, rate = state.begin(more), rate + share * len(more)
+    assert 500 < rate < 1000.001
 
 
 @pytest.mark.parametrize(("cores", "seconds"), [(1, 0.0), (32, 0.0), (64, 0.64), (4_000, 30.0)])

@@ -1,7 +1,7 @@
 """What one task may take of a job's limits: records and bytes a second, and how soon its process connects.
 
 1. The driver gives each task a share of the rates when it begins it: an equal one for as many tasks as can run at once
-   then. A job's partitions only become fewer, so that shares only grow, and all that run stay within the rates. If
+   then. A job's partitions only become fewer, so that what each has only grows, and all stay within the rates. If
    executors come while a job runs, what was begun before keeps its larger share until its range ends; in a stream,
    until its micro-batch does.
 2. A rate is one of reading: records that filters or a time window pass by count, too. What a client has fetched ahead
@@ -98,7 +98,10 @@ def _bytes(run: Run) -> int:
 
 def limits_of(settings: PipelineSettings, partitions: int, cores: int) -> TaskLimits:
     """Limits of a task that begins when so many partitions are left and Spark has so many cores. Pure."""
-    at_once = max(1, min(cores, max(partitions, settings.min_partitions or 0)))
+    pieces = settings.min_partitions or 0
+    # Ranges are cut into whole pieces: of each there is one more than its share where that is a fraction.
+    tasks = partitions + pieces - 1 if pieces > partitions else partitions
+    at_once = max(1, min(cores, tasks))
 
     def share(rate: int | None) -> float | None:
         return None if rate is None else rate / at_once
