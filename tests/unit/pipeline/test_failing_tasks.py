@@ -75,6 +75,16 @@ def test_an_error_of_a_task_with_several_ranges_names_each_of_them(
     assert "reset by peer" in str(raised.value)
 
 
+def test_a_range_that_cannot_be_taken_up_is_named(tmp_path: Path) -> None:
+    """As where the disk is full on which it notes what it has in hand."""
+    path = tmp_path / "config.toml"
+    path.write_text(task_settings(f"{__name__}:handle"))
+    (tmp_path / "outcomes").write_text("no directory")
+    task = HandleRanges(settings_file(path, load(path, {})), Directory(str(tmp_path / "outcomes")))
+    with pytest.raises(RangeFailed, match=r"^orders-3 at offset 100, in 100 to 200, on .*: NotADirectoryError: "):
+        list(task([WHOLE]))
+
+
 def test_each_failed_try_is_told_once_while_the_round_goes_on() -> None:
     said: list[str] = []
     bar = Bar(RunState((WHOLE,)), said.append)

@@ -16,7 +16,7 @@ from kunicorn import Halt, Record, Skip
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import concurrent, range_outcomes, ranges
-from kunicorn.pipeline.tasks.executor_process import SettingsFile, set_up, settings_file
+from kunicorn.pipeline.tasks.executor_process import RangeFailed, SettingsFile, set_up, settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
@@ -126,7 +126,9 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
     outcomes = Directory(str(tmp_path / "outcomes"))
     task = HandleRanges(settings_file(path, load(path, {})), outcomes)
     monkeypatch.setattr(handler, "away", True)
-    with pytest.raises(ConnectionError, match="away"):
+    with pytest.raises(
+        RangeFailed, match=rf"^teardown of .*:{handler.__name__}, on .*: ConnectionError: the database is"
+    ):
         list(task([WHOLE]))
     assert outcomes.names(".parquet") == []
     monkeypatch.setattr(handler, "away", False)

@@ -17,7 +17,7 @@ import socket
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from kunicorn.handler import load
 from kunicorn.handler.call import Calls, arguments_of
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
-from kunicorn.handler.registry import HandlerRegistry, check_options
+from kunicorn.handler.registry import HandlerRegistry, Handling, check_options
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import SeveralCalls, calls_in_task, slots_of
 from kunicorn.pipeline.tasks.in_hand_file import NEXT
@@ -216,21 +216,28 @@ class RangeFailed(ServiceError):
 
 
 @contextmanager
-def named_by_place(*ranges: tuple[OffsetRange, memoryview]) -> Iterator[None]:
+def named_by_place(*ranges: tuple[OffsetRange, memoryview | Mapping[int, int]]) -> Iterator[None]:
     """Name partition, offset and machine with what ends the block: one line of it is all that the driver is told.
 
     Of several ranges each may be the one that failed; with each its cells, as `kunicorn.pipeline.tasks.in_hand_file`
     has them. Raises `RangeFailed`.
     """
+    with _named(
+        lambda: " or ".join(
+            f"{whole.tp} at offset {cells[NEXT]}, in {whole.start} to {whole.stop}" for whole, cells in ranges
+        )
+    ):
+        yield
+
+
+@contextmanager
+def _named(what: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         where = os.environ.get("SPARK_EXECUTOR_ID")
         executor = f"executor {where} on {socket.gethostname()}" if where else socket.gethostname()
-        places = " or ".join(
-            f"{whole.tp} at offset {cells[NEXT]}, in {whole.start} to {whole.stop}" for whole, cells in ranges
-        )
-        raise RangeFailed(f"{places}, on {executor}: {_last_line(error)}") from error
+        raise RangeFailed(f"{what()}, on {executor}: {_last_line(error)}") from error
 
 
 def _last_line(error: Exception) -> str:
@@ -272,9 +279,14 @@ def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[InTask]]:
     yield handlings
     if handlings.holds_back:
         for handling in handlings.every:
-            handling.tear_down()
+            _tear_down(handling)
     else:
         _set_up[file] = handlings
+
+
+def _tear_down(handling: Handling[InTask]) -> None:
+    with _named(lambda: f"teardown of {handling.handler.entrypoint}"):
+        handling.tear_down()
 
 
 _set_up: dict[SettingsFile, HandlerRegistry[InTask]] = {}

@@ -466,10 +466,7 @@ class HandleRanges:
         """Handle ranges of one handler, up to its `flush`; several only where it has several records in hand. `stack`
         closes the tries."""
         handling = handlings.of(ranges[0].topic)
-        tries = [
-            _Try(whole, stack.enter_context(self._take_up(whole)), stack.enter_context(self._outcomes(whole)))
-            for whole in ranges
-        ]
+        tries = [self._begun(whole, stack) for whole in ranges]
         with _named(tries):
             if isinstance(handling.calls, SeveralCalls):
                 self._side_by_side(handling.calls, handling.policies, tries)
@@ -483,6 +480,11 @@ class HandleRanges:
                 self._one_by_one(handling.calls, rules, *tries)
             handling.flush()
         return tries
+
+    def _begun(self, whole: OffsetRange, stack: ExitStack) -> _Try:
+        with named_by_place((whole, {NEXT: whole.start})):
+            hand = stack.enter_context(self._take_up(whole))
+            return _Try(whole, hand, stack.enter_context(self._outcomes(whole)))
 
     def _one_by_one(self, calls: Calls, rules: Rules, one: _Try) -> None:
         handler = RangeHandler(calls, rules, cells=one.hand.cells, suspects=self._suspects(one.hand))
