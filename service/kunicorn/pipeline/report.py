@@ -47,15 +47,19 @@ class Tasks:
     offsets: int = 0
     """Handled of the ranges underway, as far as the driver has heard."""
     tries: Sequence[tuple[int, str]] = ()
-    """The first tries that failed: their numbers in Spark, and why."""
+    """Tries that failed: their numbers in Spark, and why. Those that nobody was told of, not all at a time."""
 
 
 _MOST_TRIES = 20
-"""Failed tries that are told at a time."""
+"""Failed tries of a stage that are told at a time."""
 
 
-def tasks_of(spark: SparkSession) -> Tasks:
-    """Spark's tasks underway. Asks the JVM. Raises what py4j does when that goes."""
+def tasks_of(spark: SparkSession, told: dict[int, set[int]] | None = None) -> Tasks:
+    """Spark's tasks underway. Asks the JVM. Raises what py4j does when that goes.
+
+    `told`: failed tries that the caller was told of, by their stage; those that are told now are added.
+    """
+    told = {} if told is None else told
     tracker = spark.sparkContext.statusTracker()
     stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
     return Tasks(
@@ -63,22 +67,29 @@ def tasks_of(spark: SparkSession) -> Tasks:
         sum(stage.numCompletedTasks for stage in stages),
         sum(stage.numActiveTasks for stage in stages),
         sum(stage.numFailedTasks for stage in stages),
-        tries=tuple(each for stage in stages if stage.numFailedTasks for each in _failed(spark, stage)),
+        tries=tuple(each for stage in stages for each in _failed(spark, stage, told.setdefault(stage.stageId, set()))),
     )
 
 
-def _failed(spark: SparkSession, stage: SparkStageInfo) -> Iterator[tuple[int, str]]:
-    """The stage's tries that failed: each with its number, and a line about it."""
+def _failed(spark: SparkSession, stage: SparkStageInfo, told: set[int]) -> Iterator[tuple[int, str]]:
+    """The stage's tries that have failed and were not told: each with its number, and a line about it."""
+    if stage.numFailedTasks <= len(told):
+        return
     java: Any = spark.sparkContext._jvm
     api = java.org.apache.spark.status.api.v1
     failed = java.java.util.ArrayList()
     failed.add(api.TaskStatus.FAILED)
     store: Any = spark.sparkContext._jsc.sc().statusStore()
-    tries = store.taskList(stage.stageId, stage.currentAttemptId, 0, _MOST_TRIES, api.TaskSorting.ID, failed)
+    # By their numbers: one that is new may be anywhere among those that were told.
+    most = len(told) + _MOST_TRIES
+    tries = store.taskList(stage.stageId, stage.currentAttemptId, 0, most, api.TaskSorting.ID, failed)
     for at in range(tries.size()):
         each = tries.apply(at)
+        if (number := each.taskId()) in told:
+            continue
+        told.add(number)
         why = said_by_task(each.errorMessage().get()) if each.errorMessage().isDefined() else "without a reason"
-        yield each.taskId(), f"try {each.attempt() + 1} of a task failed, executor {each.executorId()}: {why}"
+        yield number, f"try {each.attempt() + 1} of a task failed, executor {each.executorId()}: {why}"
 
 
 _OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)

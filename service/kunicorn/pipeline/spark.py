@@ -349,6 +349,8 @@ class Job:
         self._told = spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         self._underway: set[OffsetRange] = set()
         self._hands: Directory | None = None
+        self._failed_tries: dict[int, set[int]] = {}
+        """By stage; see `tasks_of`."""
 
     def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
         """Check that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
@@ -432,7 +434,7 @@ class Job:
 
     def tasks(self) -> Tasks:
         """Spark's tasks underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
-        found, underway = tasks_of(self._spark), frozenset(self._underway)
+        found, underway = tasks_of(self._spark, self._failed_tries), frozenset(self._underway)
         if self._hands is None or len(underway) > _MOST_NOTES:
             return found
         return replace(found, offsets=noted_so_far(self._hands, underway))

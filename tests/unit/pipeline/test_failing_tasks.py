@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import Message
@@ -18,7 +19,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
-from kunicorn.pipeline.report import Bar, Tasks, said_by_task
+from kunicorn.pipeline.report import Bar, Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import RangeFailed, SettingsFile, named_by_place, settings_file
@@ -92,6 +93,52 @@ def test_each_failed_try_is_told_once_while_the_round_goes_on() -> None:
         bar.underway(Tasks(2, 0, 1, 1, tries=((5, "try 1 of a task failed, executor 7: no"),)))
     bar.underway(Tasks(2, 0, 1, 2, tries=((5, "try 1 of a task failed, executor 7: no"), (8, "another"))))
     assert said == ["warning: try 1 of a task failed, executor 7: no", "warning: another"]
+
+
+class Store:
+    """Spark's, with the failed tries of its only stage; counts the questions to it."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers, self.asked = list(numbers), 0
+
+    def taskList(self, stage: int, attempt: int, offset: int, length: int, order: object, states: object) -> Any:
+        self.asked += 1
+        found = [self._failed(number) for number in sorted(self.numbers)[offset : offset + length]]
+        return SimpleNamespace(size=lambda: len(found), apply=lambda at: found[at])
+
+    @staticmethod
+    def _failed(number: int) -> Any:
+        why = SimpleNamespace(isDefined=lambda: True, get=lambda: f"kunicorn.errors.ServiceError: no {number}")
+        return SimpleNamespace(
+            taskId=lambda: number, attempt=lambda: 0, executorId=lambda: "7", errorMessage=lambda: why
+        )
+
+
+def test_of_very_many_failed_tries_all_are_told_in_time_each_once() -> None:
+    store = Store(*range(100, 145))
+    tracker = SimpleNamespace(
+        getActiveStageIds=lambda: [3],
+        getStageInfo=lambda number: SimpleNamespace(
+            stageId=number, currentAttemptId=0, numTasks=9, numCompletedTasks=0, numActiveTasks=9,
+            numFailedTasks=len(store.numbers),
+        ),
+    )  # fmt: skip
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(
+            statusTracker=lambda: tracker,
+            _jvm=MagicMock(),
+            _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store)),
+        )
+    )
+    told, heard = dict[int, set[int]](), list[int]()
+    for _ in range(3):
+        heard += [number for number, _ in tasks_of(spark, told).tries]
+    assert heard == store.numbers
+    asked = store.asked
+    assert tasks_of(spark, told).tries == ()
+    assert store.asked == asked, "nothing is new"
+    store.numbers.append(77)  # An earlier one, which took longer.
+    assert tasks_of(spark, told).tries == ((77, "try 1 of a task failed, executor 7: no 77"),)
 
 
 def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
