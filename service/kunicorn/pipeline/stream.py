@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.range_job import Stop, leaving_something, stopping
-from kunicorn.pipeline.report import FinishedStream, Say, command, said_by_task
+from kunicorn.pipeline.report import FinishedStream, Say, Tasks, command, said_by_task, watched
 from kunicorn.pipeline.spark import (
     Job,
     JobFailed,
@@ -185,9 +186,22 @@ def stream(
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
-            ended = _attend(query, batches, stop, job.tries)
+            with _watched(job, exposed, say):
+                ended = _attend(query, batches, stop, job.tries)
     go_on = command("stream", "--config", file.path, "--run", run, master=master)
     return FinishedStream(run, batches.counts, batches.through, ended and pace.available_now, go_on)
+
+
+def _watched(job: Job, exposed: Exposed, say: Say) -> AbstractContextManager[None]:
+    """Context in which the tasks underway are shown as metrics, and each try that fails is told: of Spark's own
+    warnings none is shown."""
+
+    def show(tasks: Tasks) -> None:
+        exposed.underway(tasks)
+        for _, why in tasks.tries:
+            say(f"warning: {why}")
+
+    return watched(job.tasks, show)
 
 
 def _limits(settings: Settings, cores: int) -> TaskLimits:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
-from kunicorn.pipeline.report import Bar, Tasks, said_by_task, tasks_of
+from kunicorn.pipeline.report import Bar, Tasks, said_by_task, tasks_of, watched
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import RangeFailed, SettingsFile, named_by_place, settings_file
@@ -139,6 +141,23 @@ def test_of_very_many_failed_tries_all_are_told_in_time_each_once() -> None:
     assert store.asked == asked, "nothing is new"
     store.numbers.append(77)  # An earlier one, which took longer.
     assert tasks_of(spark, told).tries == ((77, "try 1 of a task failed, executor 7: no 77"),)
+
+
+def test_a_streams_failed_tries_are_told_and_its_tasks_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "watched", partial(watched, every=0.01))
+    asked = iter([Tasks(2, 0, 1, 1, tries=((5, "try 1 of a task failed, executor 7: no"),)), Tasks(2, 1, 1, 1)])
+    shown, said, over = list[Tasks](), list[str](), threading.Event()
+
+    def ask() -> Tasks:
+        if (found := next(asked, None)) is None:
+            over.set()
+        return found or Tasks()
+
+    job, exposed = SimpleNamespace(tasks=ask), SimpleNamespace(underway=shown.append)
+    with stream._watched(job, exposed, said.append):  # type: ignore[arg-type]
+        assert over.wait(60)
+    assert said == ["warning: try 1 of a task failed, executor 7: no"]
+    assert ([each.done for each in shown[:2]], shown[-1]) == ([0, 1], Tasks())
 
 
 def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
