@@ -117,6 +117,18 @@ def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: P
     assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [Hand(11, 12)]
 
 
+def test_a_death_of_the_last_try_on_this_machine_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:
+    """No try of the same job comes behind it: where a task has one try alone, no death would ever count."""
+    look = (
+        "from kunicorn.pipeline.tasks.in_hand_file import died_in_hand; "
+        f"from kunicorn.pipeline.storage import Directory; died_in_hand(Directory({str(tmp_path)!r}), 1)"
+    )
+    command = [*CRASH, str(tmp_path), "record"]
+    daemon = f"import subprocess, sys; subprocess.run({command!r}); subprocess.run([sys.executable, '-c', {look!r}])"
+    subprocess.run([sys.executable, "-c", daemon], check=True)
+    assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [Hand(11, 12)]
+
+
 def test_a_try_that_still_runs_is_no_death_and_a_range_that_is_through_leaves_nothing(tmp_path: Path) -> None:
     place = Directory(str(tmp_path))
     running = take_up(WHOLE, place)

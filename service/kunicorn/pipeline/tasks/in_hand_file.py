@@ -197,8 +197,9 @@ def died_in_hand(outcomes: Directory, tries: int = TRIES) -> list[str]:
     found = set[tuple[str, int, Hand]]()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
         with _opened(path) as cells:
-            if cells[STATE] == IN_HAND and not _is_here(cells) and cells[_ATTEMPT] >= tries - 1:
-                # No try of this job comes behind it that could tell; the next run's could not.
+            # No try of this job comes behind it that could tell; the next run's could not.
+            died = _died_by_itself(cells, 0) if _is_here(cells) else cells[_ATTEMPT] >= tries - 1
+            if cells[STATE] == IN_HAND and died:
                 cells[STATE] = DIED
             if cells[STATE] == DIED or (cells[STATE] == IN_HAND and _is_here(cells) and not _lives(cells, _PID)):
                 found.add((path.parent.parent.name, int(path.parent.name), Hand(cells[NEXT], cells[NEXT] + 1)))
