@@ -58,13 +58,15 @@ def transform(
 
     `policy` decides what happens to a record that fails; by default three tries, then a row `dead_letter` with the
     record in it. `options` are those of the handler's `setup`; they are in Spark's plan, which is no place for secrets.
-    Raises `ValueError` for a frame that lacks a column. An entry point that cannot be loaded or set up fails in the
-    tasks.
+    Raises `ValueError` for a frame that lacks a column, or whose timestamps are none. An entry point that cannot be
+    loaded or set up fails in the tasks.
     """
 
     def transformed(frame: DataFrame) -> DataFrame:
         if missing := [name for name in _NEEDED if name not in frame.columns]:
             raise ValueError(f"the DataFrame has no column {missing[0]!r}: it needs {', '.join(_NEEDED)} at least")
+        if not (kind := dict(frame.dtypes).get("timestamp", "timestamp")).startswith("timestamp"):
+            raise ValueError(f"the DataFrame's column 'timestamp' is {kind}: make a timestamp of it, or leave it out")
         return frame.mapInArrow(HandleRows(handler, policy, dict(options or {})), OUTCOME_COLUMNS)
 
     return transformed

@@ -128,6 +128,15 @@ def test_a_frame_without_the_columns_is_refused_before_anything_runs() -> None:
         transform(handle)(Frame())  # type: ignore[arg-type]
 
 
+def test_a_frame_whose_timestamp_is_no_time_is_refused_before_anything_runs() -> None:
+    class Frame:
+        columns = ("topic", "partition", "offset", "value", "timestamp")
+        dtypes = (("value", "binary"), ("timestamp", "bigint"))
+
+    with pytest.raises(ValueError, match="column 'timestamp' is bigint"):
+        transform(handle)(Frame())  # type: ignore[arg-type]
+
+
 called: list[Any] = []
 
 
