@@ -128,6 +128,46 @@ def test_a_letter_that_is_refused_ends_its_range() -> None:
         sent.flush()
 
 
+class Narrow:
+    """A producer of a topic that takes so many bytes together: what is sent between two flushes is one batch."""
+
+    def __init__(self, most: int) -> None:
+        self.taken: list[bytes] = []
+        self.batches = 0
+        self._most, self._batch = most, list[tuple[bytes, Callable[[KafkaError | None], None]]]()
+
+    def send(self, topic: str, key: Any, value: bytes, headers: Any, answered: Any, *, timestamp: Any) -> None:
+        self._batch.append((value, answered))
+
+    def flush(self, within: float) -> int:
+        batch, self._batch = self._batch, []
+        self.batches += bool(batch)
+        fits = sum(len(value) for value, _ in batch) <= self._most
+        self.taken += [value for value, _ in batch if fits]
+        for _, answered in batch:
+            answered(None if fits else KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))  # type: ignore[arg-type]
+        return 0
+
+
+def test_letters_that_are_too_large_only_together_are_sent_in_smaller_batches() -> None:
+    post = Narrow(most=100)
+    sent = letters(post)
+    values = [bytes([number]) * (1 + number % 40) for number in range(200)]
+    for offset, value in enumerate(values):
+        sent.add(row_of(offset) | {"value": value})
+    sent.flush()
+    assert sorted(post.taken) == sorted(values), "each once"
+    assert post.batches < len(values)
+
+
+def test_a_letter_that_is_too_large_by_itself_ends_its_range() -> None:
+    sent = letters(Narrow(most=100))
+    for offset, size in enumerate((1, 101, 1)):
+        sent.add(row_of(offset) | {"value": bytes(size)})
+    with pytest.raises(LettersRefused, match=r"'orders.dlq' does not take a letter"):
+        sent.flush()
+
+
 class Client:
     """A producer: notes what it is to log in with."""
 

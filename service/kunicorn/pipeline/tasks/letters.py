@@ -2,6 +2,8 @@
 
 1. A range ends only once its letters are acknowledged: what the driver counts has none on its way.
 2. Tasks that Spark tries again, and ranges that a run begins again after it was killed, send theirs again.
+3. Letters that are too large only together are sent again, fewer at a time: a topic's `max.message.bytes` bounds the
+   batch, of which each letter fails then, and librdkafka splits none. One counts as too large where it was sent alone.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from kunicorn.pipeline.tasks.outcomes import Row
 from kunicorn.settings import Settings
 
 _LOOK_SECONDS = 1.0
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_SHARE = 4
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of letters that are kept until they are answered, as each may have to be sent again."""
 
 
 class LettersRefused(ServiceError):
@@ -55,26 +61,56 @@ class Letters:
         self._topic = topic
         self._letter = letter
         self._refused: tuple[str, KafkaError] | None = None
+        self._too_large: list[tuple[str, Letter]] = []
+        """Refused together with others."""
+        self._together: int | None = None
+        """So many are sent at a time; None: as many as there are."""
+        self._open = 0
+        """Sent since all were answered last."""
+        self._bytes = 0
+        """Of these."""
 
     def add(self, row: Row) -> None:
         """Send the letter of that row. Raises `LettersRefused`, and `ConfigError` where no topic is set for it."""
         if (topic := self._topic(row)) is None:
             raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
         self._send(topic, self._letter(row))
+        if self._too_large:
+            self._settle()
 
     def flush(self) -> None:
         """Wait until all are acknowledged. Raises `LettersRefused`."""
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until all are answered, and send again what was refused together with others."""
         while self._post.flush(_LOOK_SECONDS):
             self._check()
         self._check()
+        self._open = self._bytes = 0
+        again, self._too_large = self._too_large, []
+        if again:
+            self._together = max(1, len(again) // _SHARE)
+        for topic, letter in again:
+            self._send(topic, letter)
+        if self._open:
+            self._settle()
 
     def _send(self, topic: str, letter: Letter) -> None:
-        answered = partial(self._answered, topic)
+        answered = partial(self._answered, topic, letter)
         self._post.send(topic, letter.key, letter.value, letter.headers, answered, timestamp=letter.timestamp)
         self._check()
+        self._open += 1
+        self._bytes += len(letter.value or b"")
+        if self._open == self._together or self._bytes >= _MOST_BYTES:
+            self._settle()
 
-    def _answered(self, topic: str, error: KafkaError | None) -> None:
-        if error is not None and self._refused is None:
+    def _answered(self, topic: str, letter: Letter, error: KafkaError | None) -> None:
+        if error is None:
+            return
+        if error.code() in _TOO_LARGE and self._together != 1:
+            self._too_large.append((topic, letter))
+        elif self._refused is None:
             self._refused = topic, error
 
     def _check(self) -> None:
