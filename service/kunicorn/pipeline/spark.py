@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -427,7 +427,7 @@ class Job:
 
     def _failure(self, each: _Collected) -> Exception | None:
         if isinstance(each.error, JobFailed) and self._hands is not None:
-            return JobFailed(f"{each.error}{in_hand_text(self._hands, self.tries)}")
+            return JobFailed(f"{each.error}{in_hand_text(self._hands, self.tries, frozenset(each.ranges))}")
         if each.error is None and not self._underway.isdisjoint(each.ranges):
             return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
         return each.error
@@ -459,12 +459,12 @@ def cores_of(spark: SparkSession) -> int:
     return max(1, int(context.defaultParallelism))
 
 
-def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
-    """Records that processes died with, for the end of a message; empty if none did. `tries`: how many a task has.
-    Reads files.
+def in_hand_text(outcomes: Directory, tries: int = TRIES, given_up: Collection[OffsetRange] | None = None) -> str:
+    """Records that processes died with, for the end of a message; empty if none did. `tries` and `given_up` as
+    `died_in_hand` has them. Reads files.
     """
     try:
-        found = died_in_hand(outcomes, tries)
+        found = died_in_hand(outcomes, tries, given_up)
     except ConfigError as error:
         return f". What was in hand is not known: {error}"
     if not found:

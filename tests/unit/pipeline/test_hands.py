@@ -185,6 +185,17 @@ def test_the_last_try_on_another_machine_is_named_and_the_next_run_knows_it(
     assert sorted(on(2, tmp_path, 0).died_with) == [Hand(10, 11), Hand(12, 13)]
 
 
+def test_a_try_that_still_runs_on_another_machine_is_not_blamed_for_the_task_that_spark_has_given_up(
+    tmp_path: Path, on: Callable[..., InHand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a task has one try, which all that run have then."""
+    place, other = Directory(str(tmp_path)), WHOLE._replace(partition=4)
+    slow_with(10, on(1, tmp_path, 0))
+    monkeypatch.setattr(in_hand_file, "_host", lambda: 2)
+    assert died_in_hand(place, 1, {other}) == []
+    assert died_in_hand(place, 1, {other, WHOLE}) == ["orders-3@10"]
+
+
 def test_outcomes_in_an_object_store_have_their_hands_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,22 +190,31 @@ def _name_of(path: Path) -> str:
     return f"{path.name.removesuffix(_SUFFIX).rpartition('-')[2]}.json"
 
 
-def died_in_hand(outcomes: Directory, tries: int = TRIES) -> list[str]:
+def died_in_hand(outcomes: Directory, tries: int = TRIES, given_up: Collection[OffsetRange] | None = None) -> list[str]:
     """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after Spark gave up.
-    `tries`: how many a task has. Reads and marks files. Raises `ConfigError`.
+    `tries`: how many a task has. `given_up`: ranges of which Spark has given up a task, as far as that is known: last
+    tries of others may be well. Reads and marks files. Raises `ConfigError`.
     """
     found = set[tuple[str, int, Hand]]()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
+        whole = _range_of(path)
         with _opened(path) as cells:
             # No try of this job comes behind it that could tell; the next run's could not.
-            died = _died_by_itself(cells, 0) if _is_here(cells) else cells[_ATTEMPT] >= tries - 1
+            last = cells[_ATTEMPT] >= tries - 1 and (given_up is None or whole in given_up)
+            died = _died_by_itself(cells, 0) if _is_here(cells) else last
             if cells[STATE] == IN_HAND and died:
                 cells[STATE] = DIED
             if cells[STATE] == DIED or (cells[STATE] == IN_HAND and _is_here(cells) and not _lives(cells, _PID)):
-                found.add((path.parent.parent.name, int(path.parent.name), Hand(cells[NEXT], cells[NEXT] + 1)))
+                found.add((*whole.tp, Hand(cells[NEXT], cells[NEXT] + 1)))
     if not outcomes.is_local:
-        found.update(noted_deaths(outcomes, tries))
+        found.update(noted_deaths(outcomes, tries, given_up))
     return [f"{topic}-{partition}@{_shown(hand)}" for topic, partition, hand in sorted(found)]
+
+
+def _range_of(path: Path) -> OffsetRange:
+    """The range of a try's file."""
+    start, stop = map(int, path.name.removeprefix(_PREFIX).split("-")[:2])
+    return OffsetRange(path.parent.parent.name, int(path.parent.name), start, stop)
 
 
 def _shown(hand: Hand) -> str:
@@ -222,11 +231,9 @@ def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
     # Of these partitions alone: a run has made a directory for each that it has had.
     directories = {_place(outcomes) / each.topic / str(each.partition) for each in ranges}
     for path in (path for files in directories for path in files.glob(f"{_PREFIX}*{_SUFFIX}")):
-        start, stop = map(int, path.name.removeprefix(_PREFIX).split("-")[:2])
-        whole = OffsetRange(path.parent.parent.name, int(path.parent.name), start, stop)
-        if whole in ranges:
+        if (whole := _range_of(path)) in ranges:
             with _opened(path) as cells:
-                furthest[whole] = max(furthest.get(whole, 0), min(cells[NEXT], stop) - start)
+                furthest[whole] = max(furthest.get(whole, 0), min(cells[NEXT], whole.stop) - whole.start)
     return sum(furthest.values())
 
 

@@ -135,17 +135,21 @@ def begin_notes(
     return InHandNotes(directory, name, attempt, whole, tuple(died_with.values()))
 
 
-def noted_deaths(outcomes: Directory, tries: int = TRIES) -> list[tuple[str, int, Hand]]:
-    """Topic, partition and records of each note that tells of a death, also of the last try's. Caller: the driver,
-    after Spark gave up. Raises `ConfigError`.
+def noted_deaths(
+    outcomes: Directory, tries: int = TRIES, given_up: Collection[OffsetRange] | None = None
+) -> list[tuple[str, int, Hand]]:
+    """Topic, partition and records of each note that tells of a death, also of the last try's of a range that is
+    `given_up` (None: of any). Caller: the driver, after Spark gave up. Raises `ConfigError`.
     """
     found, place = [], outcomes / _PLACE
     for path in place.names(".json"):
         told = place.read_json(path)
-        if told is not None and (told.get("died") or told["attempt"] >= tries - 1):
+        topic, partition, bounds, *_ = path.split("/")
+        whole = OffsetRange(topic, int(partition), *map(int, bounds.split("-")))
+        last = given_up is None or whole in given_up
+        if told is not None and (told.get("died") or (last and told["attempt"] >= tries - 1)):
             place.write(path, json.dumps({**told, "died": True}).encode())
-            topic, partition, *_ = path.split("/")
-            found.append((topic, int(partition), Hand(told["start"], told["stop"])))
+            found.append((*whole.tp, Hand(told["start"], told["stop"])))
     return found
 
 
