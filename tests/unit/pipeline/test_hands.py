@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import in_hand_file
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, died_in_hand, take_up
@@ -48,6 +50,7 @@ from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import handler_of
 from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, calls_in_task
 from kunicorn.pipeline.tasks.in_hand_file import Suspects, take_up
@@ -203,3 +206,17 @@ def test_outcomes_in_an_object_store_have_their_hands_on_this_machine(
     hand = take_up(WHOLE, Directory("s3://bucket/run/outcomes"))
     assert len(list(tmp_path.glob(f"kunicorn-pipeline-{os.getuid()}/*/orders/3/_hand-*.cells"))) == 1
     hand.over()
+
+
+def test_hands_are_not_looked_for_in_a_place_that_somebody_else_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of many users: what lies there could have records kept from the handler."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    place = tmp_path / f"kunicorn-pipeline-{os.getuid()}"
+    place.symlink_to(planted)
+    for look in (partial(take_up, WHOLE), died_in_hand):
+        with pytest.raises(ConfigError, match=rf"{place} is another user's"):
+            look(Directory("s3://bucket/run/outcomes"))

@@ -34,6 +34,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from kunicorn.errors import ConfigError
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import following_offsets
 from kunicorn.linux import stat_fields
@@ -164,7 +165,7 @@ def take_up(
 ) -> InHand:
     """Begin a try. `attempt`: how often Spark has tried the task before. `again`: whether the range may have been begun
     by another run. `may_have_died`: whether tries before may have died; this one is noted only if they have. Raises
-    `OSError` where its file cannot be made, `ConfigError` where the store does not answer.
+    `OSError` where its file cannot be made, `ConfigError` where the store does not answer or its place is not ours.
     """
     files = _place(outcomes) / whole.topic / str(whole.partition)
     files.mkdir(parents=True, exist_ok=True)
@@ -287,10 +288,23 @@ def _host() -> int:
 
 
 def _place(outcomes: Directory) -> Path:
+    """Where the files are. Raises `ConfigError` where it is not this user's own."""
     if outcomes.is_local:
         return Path(outcomes.url)
     name = hashlib.sha256(outcomes.url.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"kunicorn-pipeline-{os.getuid()}" / name
+    return _own_temporary() / name
+
+
+def _own_temporary() -> Path:
+    place = Path(tempfile.gettempdir()) / f"kunicorn-pipeline-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    # Anybody may make a directory there first: files in it could have records kept from the handler.
+    if place.is_symlink() or place.stat().st_uid != os.getuid():
+        raise ConfigError(
+            f"{place} is another user's, and records in hand are noted there: have it removed, or set TMPDIR to a "
+            f"directory of your own"
+        )
+    return place
 
 
 def _stem(whole: OffsetRange) -> str:
