@@ -520,6 +520,16 @@ def test_what_comes_before_the_service_comes_before_the_test_of_it(tools: Tools)
     assert (spec["initContainers"], spec["restartPolicy"]) == (json.loads(first), "Never")
 
 
+def test_the_test_of_the_service_is_known_by_what_its_pods_are_known_by(tools: Tools) -> None:
+    """An identity of the cloud goes by a label, what injects secrets by an annotation."""
+    given = "podLabels.identity=orders,podAnnotations.inject=true"
+    text = template(tools, "helm4", "--set-string", given, "-s", "templates/tests/check.yaml", files=[EXAMPLE])
+    metadata = yaml.safe_load(text)["metadata"]
+    assert metadata["labels"]["identity"] == "orders"
+    assert metadata["labels"]["app.kubernetes.io/component"] == "test"
+    assert (metadata["annotations"]["inject"], metadata["annotations"]["helm.sh/hook"]) == ("true", "test")
+
+
 def test_an_image_is_the_one_of_its_digest_and_a_tag_beside_it_can_be_read(tools: Tools, tmp_path: Path) -> None:
     def images(*sets: str) -> list[str]:
         given = ("image.repository=shop", "pipelines.replay.command=backfill", *sets)
@@ -633,10 +643,10 @@ def test_every_object_has_everybody_s_labels_and_annotations_and_its_own_go_over
         return found
 
     labels, annotations = by_kind("labels"), by_kind("annotations")
-    own = {each: {"own"} for each in ("PodMonitor", "ServiceMonitor", "PrometheusRule", "ServiceAccount")}
+    own = {each: {"own"} for each in ("PodMonitor", "ServiceMonitor", "PrometheusRule", "ServiceAccount", "Pod")}
     dashboards = {"ConfigMap": {"common", "own"}}
     assert labels == {kind: {"common"} for kind in labels} | own | dashboards
-    own = {each: {"own"} for each in ("Service", "ScaledObject", "ServiceAccount")}
+    own = {each: {"own"} for each in ("Service", "ScaledObject", "ServiceAccount", "Pod")}
     assert annotations == {kind: {"common"} for kind in annotations} | own | dashboards
     (deployment,) = (each for each in documents if each["kind"] == "Deployment")
     assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "own"
