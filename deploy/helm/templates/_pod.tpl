@@ -3,12 +3,13 @@
 metadata:
   labels:
     {{- include "kunicorn.labels" (dict "root" . "labels" .Values.podLabels) | nindent 4 }}
+  {{- /* What is in /tmp is nothing to keep: the cluster autoscaler would leave a node alone for it. */}}
+  {{- $ours := dict
+        "checksum/config" (include "kunicorn.toml" . | sha256sum)
+        "checksum/handlers" (toJson .Values.handlerFiles | sha256sum)
+        "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes" "tmp" }}
   annotations:
-    checksum/config: {{ include "kunicorn.toml" . | sha256sum }}
-    checksum/handlers: {{ toJson .Values.handlerFiles | sha256sum }}
-    {{- with .Values.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- merge (dict) (default dict .Values.podAnnotations) $ours | toYaml | nindent 4 }}
 spec:
   {{- include "kunicorn.podAccount" . | nindent 2 }}
   {{- include "kunicorn.podSettings" . | nindent 2 }}

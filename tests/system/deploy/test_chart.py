@@ -530,6 +530,23 @@ def test_the_test_of_the_service_is_known_by_what_its_pods_are_known_by(tools: T
     assert (metadata["annotations"]["inject"], metadata["annotations"]["helm.sh/hook"]) == ("true", "test")
 
 
+def test_scratch_space_does_not_keep_a_node_that_the_cluster_autoscaler_would_remove(tools: Tools) -> None:
+    """It leaves a node alone that has a pod with an emptyDir, unless an annotation of the pod names the volume."""
+    may_go = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+
+    def template_of(*sets: str) -> Manifest:
+        text = template(tools, "helm4", *sets, "-s", "templates/deployment.yaml", files=[EXAMPLE])
+        assert list(keys_that_stand_twice(yaml.compose(text, yaml.SafeLoader))) == []
+        found: Manifest = yaml.safe_load(text)["spec"]["template"]
+        return found
+
+    pod = template_of()
+    local = [each["name"] for each in pod["spec"]["volumes"] if "emptyDir" in each]
+    assert pod["metadata"]["annotations"][may_go].split(",") == local
+    own = template_of("--set-json", "podAnnotations=" + json.dumps({may_go: "tmp,models"}))
+    assert own["metadata"]["annotations"][may_go] == "tmp,models"
+
+
 def test_an_image_is_the_one_of_its_digest_and_a_tag_beside_it_can_be_read(tools: Tools, tmp_path: Path) -> None:
     def images(*sets: str) -> list[str]:
         given = ("image.repository=shop", "pipelines.replay.command=backfill", *sets)
