@@ -216,7 +216,9 @@ at `path`. */}}
 
 {{- define "kunicorn.refuseProblems" -}}
 {{- with include "kunicorn.emptied" . | trim -}}
-{{- fail (printf "these values are not there:\n%s" .) -}}
+{{- /* Helm gives a chart the defaults of an older one where it is told to keep values as they were. */ -}}
+{{- $kept := "An upgrade with --reuse-values has none that the release's chart did not have; upgrade with --reset-then-reuse-values, or with all values (-f)" -}}
+{{- fail (printf "these values are not there:\n%s\n%s" . (ternary $kept "" $.Release.IsUpgrade) | trim) -}}
 {{- end -}}
 {{- with include "kunicorn.problems" . | trim -}}
 {{- fail (printf "these values do not go together:\n%s" .) -}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.charts import CHART, EXAMPLE, HELMS, Refused, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, NEWER_BY_DAY, Refused, template
 from tests.deploy.tools import Tools
 
 _SASL = "config.kafka.security_protocol=SASL_SSL"
@@ -231,6 +232,21 @@ def test_a_table_with_nothing_below_it_is_none_or_is_refused_by_its_name(tools: 
     assert template(tools, helm, "--set", f"{_EVERYTHING},pipelines=null", files=[EXAMPLE])
     assert "config.workers.count: not set" in refusal(tools, helm, [_EVERYTHING, "config.workers=null"])
     assert {"resources", "probes", "auth.otlp", "autoscaling.keda", "commonLabels"} <= refused <= set(every)
+
+
+@pytest.mark.parametrize("helm", NEWER_BY_DAY)
+def test_values_of_an_older_chart_that_an_upgrade_keeps_are_told_for_what_they_are(
+    tools: Tools, tmp_path: Path, helm: str
+) -> None:
+    """With --reuse-values Helm gives the new chart the defaults of the old one: nobody has written a null."""
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    older = yaml.safe_load((chart / "values.yaml").read_text())
+    del older["dashboard"]
+    (chart / "values.yaml").write_text(yaml.safe_dump(older))
+    said = tools.run(helm, "template", "orders", chart, "--is-upgrade", "-f", EXAMPLE).stderr
+    assert "dashboard: null, as there is nothing below it" in said
+    assert "upgrade with --reset-then-reuse-values" in said
 
 
 def nulls(tables: Iterable[str]) -> list[str]:
