@@ -1016,6 +1016,23 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
     assert "kunicorn leave" not in done.stdout, "nobody is left to say it"
 
 
+def test_the_notes_tell_what_keda_does_not_know_in_its_own_namespace(tools: Tools) -> None:
+    """It would get no lag: pods would never be more, and with minReplicas 0 none would begin."""
+
+    def notes(*servers: str, keda: str = "true") -> str:
+        given = f"config.kafka.bootstrap_servers={{{','.join(servers)}}},autoscaling.keda.enabled={keda}"
+        command = ("install", "shop", CHART, "--namespace", "prod", "--dry-run=client", "-f", EXAMPLE)
+        done = tools.run("helm4", *command, "--set", given)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("NOTES:")[2]
+
+    said = notes("kafka:9092", "kafka.kafka:9092")
+    assert "KEDA asks kafka:9092 from its own namespace" in said
+    assert "kafka.prod.svc:9092" in said
+    assert "KEDA" not in notes("kafka.kafka:9092", "10.0.0.7:9092", "[fd00::1]:9092")
+    assert "KEDA" not in notes("kafka:9092", keda="false")
+
+
 @pytest.mark.parametrize(
     ("directory", "warned"),
     [
