@@ -169,7 +169,7 @@ podMonitor.enabled and serviceMonitor.enabled: each pod would be scraped twice, 
 {{- end }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.ingressFrom) }}
-networkPolicy.ingressFrom: empty, so that nobody could ask for metrics; name Prometheus' namespace, or [{namespaceSelector: {}}] for everybody in the cluster
+networkPolicy.ingressFrom: empty, which Kubernetes takes for everybody, in the cluster and beyond; name Prometheus' namespace, or [{namespaceSelector: {}}] for everybody in the cluster
 {{- end }}
 {{- if and .Values.auth.schemaRegistry.existingSecret (not (dig "schema_registry" "url" "" $settings)) }}
 auth.schemaRegistry.existingSecret: a login for no registry, as config.schema_registry.url is not set; set it, or remove the Secret

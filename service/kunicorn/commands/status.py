@@ -28,7 +28,8 @@ _LONGEST_WORDS = 200
 _STRANGER = "another service, or an older one"
 _CLEAR = "\x1b[H\x1b[2J\x1b[A"
 """Clears the screen, and takes back the line that saying it ends."""
-_EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
+_HERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
+"""This machine's own address, by what a service listens on everywhere: with `::` that is IPv6 alone."""
 
 
 def address(settings: Settings) -> str:
@@ -40,7 +41,7 @@ def address(settings: Settings) -> str:
         raise ConfigError(
             "http.port is 0: the service logs the port it took; say it with --url http://127.0.0.1:<port>"
         )
-    host = "127.0.0.1" if port.host in _EVERYWHERE else port.host
+    host = _HERE.get(port.host, port.host)
     return f"{port.scheme}://[{host}]:{port.port}" if ":" in host else f"{port.scheme}://{host}:{port.port}"
 
 

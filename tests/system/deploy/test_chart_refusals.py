@@ -119,7 +119,7 @@ TOGETHER: tuple[tuple[list[str], str], ...] = (
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
     (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
     (["auth.otlp.existingSecret=collector"], "auth.otlp.existingSecret: for no collector, as config.otlp.enabled"),
-    (["networkPolicy.enabled=true"], "networkPolicy.ingressFrom: empty, so that nobody could ask for metrics"),
+    (["networkPolicy.enabled=true"], "networkPolicy.ingressFrom: empty, which Kubernetes takes for everybody"),
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
     (
         [f"pipelines.{'a' * 39}.command=backfill"],

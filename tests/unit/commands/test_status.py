@@ -114,6 +114,7 @@ def test_what_the_service_says_of_a_name_that_it_does_not_go_by_is_passed_on() -
         (HttpSettings(), "http://127.0.0.1:9400"),
         (HttpSettings(host="10.0.0.7", port=80), "http://10.0.0.7:80"),
         (HttpSettings(host="::1"), "http://[::1]:9400"),
+        (HttpSettings(host="::"), "http://[::1]:9400"),
     ],
 )
 def test_the_address_is_that_of_the_settings(http: HttpSettings, url: str) -> None:
