@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
@@ -129,6 +130,24 @@ def test_a_table_that_was_given_a_constraint_takes_no_file_that_nobody_has_looke
     deltalake.DeltaTable(str(tmp_path)).alter.add_constraint({"of_now": "offset > 5"})
     with pytest.raises(ConfigError, match="has the constraint of_now, by which an export does not look at its records"):
         lake(tmp_path)
+
+
+def test_a_table_that_an_engine_alters_amid_an_export_takes_no_round_that_would_be_refused_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("date", pa.date32())])
+    alterations: dict[str, Callable[[Path], object]] = {
+        "has the constraint of_now": lambda place: deltalake.DeltaTable(place).alter.add_constraint({"of_now": "1=1"}),
+        "has another name for offset": lambda place: map_columns(place, "name", "offset"),
+        "is partitioned by nothing": lambda place: deltalake.DeltaTable.create(place, schema, mode="overwrite"),
+    }
+    for number, (why, alter) in enumerate(alterations.items()):
+        place = tmp_path / str(number)
+        opened = lake(place)
+        alter(place)
+        with pytest.raises(ConfigError, match=why):
+            opened.commit(1, [written(place, "date=2026-01-01")], ENDS)
+        assert deltalake.DeltaTable(place).to_pyarrow_table().num_rows == 0
 
 
 @pytest.mark.parametrize("renamed", [None, "offset", "headers.value"])

@@ -409,6 +409,37 @@ def test_a_table_of_a_version_that_the_library_does_not_write_is_refused_before_
         place.lake()
 
 
+def test_a_table_whose_partitions_are_changed_amid_an_export_takes_no_file_of_the_former_ones(place: Place) -> None:
+    """Its day would be taken for an hour of 1970, and no query by time would find its rows."""
+    from pyiceberg.transforms import HourTransform
+
+    lake = place.lake()
+    files = place.written(lake, "a", rows(400 * DAY_MS))
+    with place.table().update_spec() as update:
+        update.remove_field("timestamp_day")
+        update.add_field("timestamp", HourTransform(), "timestamp_hour")
+    with pytest.raises(ConfigError, match=r"is partitioned by timestamp_hour \(hour\), and not by timestamp_day"):
+        lake.commit(1, files, ENDS)
+    assert read(place) == []
+
+
+def test_a_round_whose_column_is_made_anew_amid_an_export_is_written_again(place: Place) -> None:
+    """Its files have the former column's number, under which readers of the table look for nothing."""
+    from pyiceberg.types import StringType
+
+    lake = place.lake(schema=TEXTS)
+    files = place.written(lake, "a", rows(DAY_MS, value=["v"], schema=TEXTS))
+    with place.table().update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("value")
+    with place.table().update_schema() as update:
+        update.add_column("value", StringType())
+    with pytest.raises(NotCommitted, match="a column of its files was dropped meanwhile, and made anew"):
+        lake.commit(1, files, ENDS)
+    lake = place.lake(schema=TEXTS)
+    lake.commit(1, place.written(lake, "b", rows(DAY_MS, value=["v"], schema=TEXTS)), ENDS)
+    assert [row["value"] for row in read(place)] == ["v"]
+
+
 def test_a_table_elsewhere_is_named(place: Place, tmp_path: Path) -> None:
     place.lake()
     place.target = Directory(str(tmp_path / "other"))

@@ -72,18 +72,36 @@ class IcebergLake:
         if table is None:
             self._check_rounds(0, done)
             return False
+        self.file_schema = self._checked(table)
+        self._check_rounds(self.committed().rounds, done)
+        return True
+
+    def _checked(self, table: Table) -> pa.Schema:
+        """Schema of the files that the table has room for, with its field ids. Raises `ConfigError` where it has none
+        for an export's.
+        """
         if (found := _plain(table.location())) != _plain(self._place):
             raise ConfigError(f"the catalog keeps the Iceberg table {self._name} at {found}: export to there")
         self._check_version(table.format_version)
-        self.file_schema = self._numbered_as(table.schema())
+        numbered = self._numbered_as(table.schema())
         wanted = self._partitions(table.schema())
         if not table.spec().compatible_with(wanted):
             raise ConfigError(
                 f"the Iceberg table {self._name} is partitioned by {_shown(table.spec())}, and not by {_shown(wanted)}"
                 f": name another table and directory, or another --partition-by"
             )
-        self._check_rounds(self.committed().rounds, done)
-        return True
+        return numbered
+
+    def _check_unchanged(self, number: int) -> None:
+        """Refuse a table that an engine has altered since it was opened, where readers would miss rows of the round's
+        files, or have null for what is in them.
+        """
+        assert self._table is not None
+        if not self._checked(self._table).equals(self.file_schema, check_metadata=True):
+            raise NotCommitted(
+                f"the Iceberg table {self._name} does not take round {number}: a column of its files was dropped "
+                f"meanwhile, and made anew. Nothing of it is in the table; export again: it is written anew"
+            )
 
     def _check_version(self, version: int) -> None:
         """Refuse a table that the library reads and does not write: it says so behind the tasks of each round."""
@@ -117,6 +135,7 @@ class IcebergLake:
         for _ in range(_TRIES):
             if self.committed().has(number, ends, f"the Iceberg table {self._name}"):
                 return
+            self._check_unchanged(number)
             try:
                 self._append(number, files, ends)
                 return

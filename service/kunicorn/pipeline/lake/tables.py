@@ -128,10 +128,7 @@ class DeltaLake:
                 return False
             else:
                 self._table = library.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
-        found = pa.schema(self._table.schema().to_arrow())
-        self._check_columns(found)
-        self._check_layout()
-        self._check_generated()
+        found = self._checked()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
@@ -140,6 +137,14 @@ class DeltaLake:
             self._check_features()
         self._check_rounds(done)
         return True
+
+    def _checked(self) -> pa.Schema:
+        """The table's schema, where it has what an export needs, and nothing that an export does not do."""
+        found = pa.schema(self._table.schema().to_arrow())
+        self._check_columns(found)
+        self._check_layout()
+        self._check_generated()
+        return found
 
     def _check_columns(self, found: pa.Schema) -> None:
         if missing := [name for name in self._schema.names if name not in found.names]:
@@ -251,6 +256,8 @@ class DeltaLake:
         """Add a round's files in one transaction, unless that has happened already."""
         if self.committed().has(number, ends, f"the Delta table {self._uri}"):
             return
+        # Engines may have altered it since it was opened; what they alter from here on, the library notices.
+        self._check_types(self._checked())
         errors = self._deltalake.exceptions
         try:
             self._apply(files, number, ends)
