@@ -440,6 +440,27 @@ def test_a_round_whose_column_is_made_anew_amid_an_export_is_written_again(place
     assert [row["value"] for row in read(place)] == ["v"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_who_may_make_tables_in_a_namespace_need_not_be_allowed_to_make_namespaces(
+    place: Place, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """A catalog says that the right is missing before it looks whether there is one already."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import ForbiddenError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ForbiddenError("CREATE_NAMESPACE is missing")
+
+    if there:
+        place.registered().create_namespace("shop")
+    monkeypatch.setattr(SqlCatalog, "create_namespace", refuse)
+    if there:
+        assert place.lake().committed().rounds == 0
+        return
+    with pytest.raises(ConfigError, match="cannot be used: ForbiddenError: CREATE_NAMESPACE is missing"):
+        place.lake()
+
+
 def test_a_table_elsewhere_is_named(place: Place, tmp_path: Path) -> None:
     place.lake()
     place.target = Directory(str(tmp_path / "other"))

@@ -169,8 +169,16 @@ class IcebergLake:
                 return None
         numbers = count(1)
         schema = pyarrow_to_schema(_numbered(self._schema, lambda _: next(numbers)))
-        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-        return catalog.create_table_if_not_exists(self._name, schema, self._place, self._partitions(schema))
+        refused: Exception | None = None
+        try:
+            catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        except Exception as error:
+            # It may be there: who may make tables in it need not have the right to make another one.
+            refused = error
+        try:
+            return catalog.create_table_if_not_exists(self._name, schema, self._place, self._partitions(schema))
+        except NoSuchNamespaceError as error:
+            raise refused or error from error
 
     def _of_now(self) -> Table:
         """The table with its newest snapshot, and with what this process alone thinks of it: it is not committed."""
