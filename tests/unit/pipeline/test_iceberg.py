@@ -193,6 +193,29 @@ def add(place: Place, lake: IcebergLake, files: Sequence[LakeFile]) -> None:
             append.append_data_file(lake._added(each))
 
 
+def test_a_round_that_a_catalog_has_taken_and_then_refuses_can_be_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose answer is lost asks again, as boto3 does of Glue: the table is not as it was before, by itself."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    commit = SqlCatalog.commit_table
+
+    def asks_twice(*asked: Any, **named: Any) -> None:
+        commit(*asked, **named)
+        raise CommitFailedException("the table was changed meanwhile")
+
+    lake = place.lake()
+    files = place.written(lake, "a", rows(DAY_MS))
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", asks_twice)
+        lake.commit(1, files, ENDS)
+    assert len(read(place)) == 1
+    lake.commit(2, place.written(lake, "b", rows(DAY_MS, first=1)), ENDS)
+    assert len(read(place)) == 2
+
+
 def test_a_table_that_never_takes_the_round_ends_the_export_in_words(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,11 @@ class IcebergLake:
         assert self._table is not None
         with self._table.transaction() as transaction:
             transaction.set_properties({ROUNDS: str(number), _ENDS: str(fingerprint(ends))})
-            with transaction.update_snapshot(snapshot_properties={ROUND: str(number)}).fast_append() as append:
+            append = transaction.update_snapshot(snapshot_properties={ROUND: str(number)}).fast_append()
+            # Refused may also be what a client has asked twice, and the catalog has taken at first. The library deletes
+            # what it has written for a refused snapshot, which nobody could read any more then.
+            append._clean_all_uncommitted = lambda: None  # type: ignore[method-assign]
+            with append:
                 for each in files:
                     append.append_data_file(self._added(each))
 
