@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -437,6 +438,27 @@ def test_a_table_that_was_dropped_since_is_not_gone_on_with(tmp_path: Path) -> N
     lake(tmp_path)
     with pytest.raises(ConfigError, match="has 0 rounds, of the 2 that were exported to it"):
         DeltaLake(Directory(str(tmp_path)), SCHEMA, partitioning("day")).open(2)
+
+
+def test_a_table_that_forgets_numbers_has_an_exports_for_as_long_as_it_says(tmp_path: Path) -> None:
+    """Spark forgets one that tells no time at once."""
+    schema = pa.schema([*SCHEMA, pa.field("date", pa.date32())])
+    kept = {"delta.setTransactionRetentionDuration": "interval 30 days"}
+    deltalake.DeltaTable.create(tmp_path, schema, partition_by=["date"], configuration=kept)
+    lake(tmp_path).commit(1, FILES, ENDS)
+    log = tmp_path / "_delta_log" / f"{1:020}.json"
+    actions = list(map(json.loads, log.open()))
+    told = [each["txn"] for each in actions if "txn" in each]
+    assert len(told) == 2
+    for each in told:
+        assert time.time() - 60 < each["lastUpdated"] / 1000 <= time.time()
+        each["lastUpdated"] -= 31 * 86_400_000
+    lake(tmp_path).open(done=1)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(
+        ConfigError, match=r"made anew, or forgets .* delta.setTransactionRetentionDuration, interval 30"
+    ):
+        lake(tmp_path).open(done=1)
 
 
 @pytest.mark.parametrize("state", [RunState((WHOLE,), rounds=1), RunState((WHOLE,), underway=(WHOLE,))])

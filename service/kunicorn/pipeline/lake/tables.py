@@ -98,6 +98,8 @@ class TableLog(Protocol):
 
 APP_ID, _ENDS_ID = "kunicorn-export", "kunicorn-export-ends"
 """Applications whose versions in the table's log are the last round's number, and the fingerprint of its ends."""
+_KEPT = "delta.setTransactionRetentionDuration"
+"""A table's property: how long it keeps applications' versions after the last one of each; not set: for ever."""
 _RULE = "delta.constraints."
 """Before the name of a constraint among a table's properties."""
 _ENDS = "kunicorn.offsets"
@@ -204,12 +206,14 @@ class DeltaLake:
 
     def _check_rounds(self, done: int) -> None:
         if (rounds := self.committed().rounds) < done:
-            raise self._fewer(f"has {rounds} rounds", done)
+            kept = self._table.metadata().configuration.get(_KEPT)
+            forgotten = "" if kept is None else f", or forgets their number after its {_KEPT}, {kept}"
+            raise self._fewer(f"has {rounds} rounds", done, forgotten)
 
-    def _fewer(self, what: str, done: int) -> ConfigError:
+    def _fewer(self, what: str, done: int, forgotten: str = "") -> ConfigError:
         return ConfigError(
             f"the Delta table {self._uri} {what}, of the {done} that were exported to it: it was dropped, or made "
-            f"anew. Export to another directory to have all records again"
+            f"anew{forgotten}. Export to another directory to have all records again"
         )
 
     def _check_types(self, found: pa.Schema) -> None:
@@ -288,9 +292,11 @@ class DeltaLake:
     def _properties(self, number: int, ends: Offsets | None = None) -> Any:
         """deltalake's, of a commit after which so many rounds are in the table; with the round's ends."""
         versions = {APP_ID: number} if ends is None else {APP_ID: number, _ENDS_ID: fingerprint(ends)}
+        # Of a table that keeps versions for some time only, Spark's next checkpoint leaves those out that tell none.
+        now = time.time_ns() // 1_000_000
         return self._deltalake.CommitProperties(
             custom_metadata=None if ends is None else {_ENDS: json.dumps(as_json(ends))},
-            app_transactions=[self._deltalake.transaction.Transaction(*each) for each in versions.items()],
+            app_transactions=[self._deltalake.transaction.Transaction(*each, now) for each in versions.items()],
         )
 
     def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
