@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kunicorn.clients.http import elsewhere
-from kunicorn.commands.status import address, in_words, opener_of, refuse_no_address, unreachable
+from kunicorn.commands.status import address, in_words, opener_of, refuse_no_address, unreachable, whole
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
@@ -96,16 +96,15 @@ class RunningService:
         try:
             request = urllib.request.Request(f"{self.url}/actions/{action}", data, headers)  # noqa: S310 - just looked at
             with opener_of(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
-                return _read(self.url, answer.read(_LONGEST_ANSWER), answer.status, answer.headers)
+                return _read(self.url, whole(answer, _LONGEST_ANSWER), answer.status, answer.headers)
         except urllib.error.HTTPError as error:
-            if moved := elsewhere(error):
-                raise ConfigError(f"{self.url} answers {error.code}: {moved}; correct --url") from error
-            refused = _read(self.url, error.read(_LONGEST_ANSWER), error.code, error.headers)
-            if error.code == 409:
-                return refused
-            raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
+            return self._refused(error)
+        except urllib.error.URLError as error:
+            raise unreachable(self.url, error) from error
         except TimeoutError as error:
             raise self._unanswered(self.url, action) from error
+        except (ConnectionError, http.client.IncompleteRead) as error:
+            raise _broken_off(self.url, error) from error
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error
         except ValueError:
@@ -114,15 +113,30 @@ class RunningService:
                 f"--url {self.url!r} is no address of a service, or the token is none of an HTTP header; correct them"
             ) from None
 
+    def _refused(self, refusal: urllib.error.HTTPError) -> Mapping[str, Any]:
+        """What a refusal says that is an answer; any other is raised as `ConfigError`."""
+        if moved := elsewhere(refusal):
+            raise ConfigError(f"{self.url} answers {refusal.code}: {moved}; correct --url") from refusal
+        try:
+            said = whole(refusal, _LONGEST_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            raise _broken_off(self.url, error) from error
+        refused = _read(self.url, said, refusal.code, refusal.headers)
+        if refusal.code == 409:
+            return refused
+        raise ConfigError(f"{self.url} refuses: {refused['said']}") from refusal
+
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         connection = _Here(self.port, self.patience_for(action))
         headers = {"Content-Type": "application/json"}
         try:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
             answer = connection.getresponse()
-            told = _read(self.url, answer.read(_LONGEST_ANSWER), answer.status, answer.headers)
+            told = _read(self.url, whole(answer, _LONGEST_ANSWER), answer.status, answer.headers)
         except TimeoutError as error:
             raise self._unanswered("localhost", action) from error
+        except http.client.IncompleteRead as error:
+            raise _broken_off("localhost", error) from error
         except (OSError, http.client.HTTPException) as error:
             raise ConfigError(
                 f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
@@ -150,6 +164,13 @@ class _Here(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = requests.connect(self.port, self._seconds)
+
+
+def _broken_off(place: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the service at {place} has broken off before its answer was whole ({error}): what was asked for may be done "
+        f"yet; its log and `kunicorn status` say what comes of it; where http.tls_… are set, it is https://"
+    )
 
 
 def _read(url: str, body: bytes, code: int, headers: Message) -> Mapping[str, Any]:

@@ -79,11 +79,29 @@ def unreachable(url: str, error: Exception) -> ConfigError:
     return ConfigError(f"no service answers at {url}: {why}; is it running here? --url says another place")
 
 
+def whole(answer: Any, most: int) -> bytes:
+    """Body of an answer, or of an `HTTPError`. Raises `IncompleteRead` where the connection ended before the body's
+    end: read up to `most`, Python's client takes that for the end.
+    """
+    body: bytes = answer.read(most)
+    missing: int = getattr(answer, "length", None) or 0
+    if missing and len(body) < most:
+        raise http.client.IncompleteRead(body, missing)
+    return body
+
+
 def in_words(headers: Message, body: bytes) -> str:
     """What a refusal says that is plain text, such as that the service goes by no such name; empty for any other."""
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return ""
     return printable(body.decode(errors="replace").partition("\n")[0])[:_LONGEST_WORDS]
+
+
+def _words_of(refusal: urllib.error.HTTPError) -> str:
+    try:
+        return in_words(refusal.headers, refusal.read(_LONGEST_WORDS))
+    except (OSError, http.client.HTTPException):
+        return ""  # Who refuses is gone amid the words: the code says enough.
 
 
 def refuse_no_address(url: str) -> None:
@@ -100,9 +118,9 @@ def ask(url: str, own_certificate: str | None = None) -> Told:
     refuse_no_address(url)
     try:
         with opener_of(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
-            found = json.loads(answer.read(_LONGEST_ANSWER))
+            found = json.loads(whole(answer, _LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
-        what = elsewhere(error) or in_words(error.headers, error.read(_LONGEST_WORDS)) or _STRANGER
+        what = elsewhere(error) or _words_of(error) or _STRANGER
         raise ConfigError(f"{url}/status answers {error.code}: {what}; correct --url") from error
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(url, error) from error
@@ -204,7 +222,8 @@ def _in_short(reason: str | None) -> str | None:
 
 
 def _rates(now: Told, before: Told | None) -> list[float | None]:
-    if before is None or before["pid"] != now["pid"]:
+    # In a container the next service has the same number.
+    if before is None or before["pid"] != now["pid"] or before["uptime"] > now["uptime"]:
         return [None] * len(now["workers"])
     seconds = max(0.001, now["uptime"] - before["uptime"])
     handled = {worker["worker"]: worker["handled"] for worker in before["workers"]}

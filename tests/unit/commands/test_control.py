@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from unittest import mock
@@ -107,6 +110,41 @@ def test_a_refusal_in_words_is_passed_on_and_not_taken_for_another_service(answe
     with answering(lambda *_: answer) as url, pytest.raises(ConfigError, match=told) as refused:
         RunningService(url, TOKEN, 10).ask("pause", {})
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 409 Conflict\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n{",
+        b"HTTP/1.1 403 Forbidden\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+    ids=["no answer", "half an answer", "half a refusal", "half of a chunk", "no chunk"],
+)
+def test_a_service_that_ends_amid_its_answer_may_have_done_what_was_asked_for(sent: bytes) -> None:
+    """A pod that is killed just then is neither taken for none, nor for another service."""
+    with hanging_up(sent) as url, pytest.raises(ConfigError, match=r"broken off before .*may be done yet; its log"):
+        RunningService(url, TOKEN, 10).ask("seek", {})
+
+
+@contextmanager
+def hanging_up(sent: bytes) -> Iterator[str]:
+    """The address of a service that reads one request, sends this and ends."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            while b"}" not in connection.recv(65_536):
+                pass
+            connection.sendall(sent)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        answering_once = threading.Thread(target=serve, daemon=True)
+        answering_once.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        answering_once.join(10)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1:94 00", "http://", "http://:9400"])

@@ -64,6 +64,8 @@ def test_rates_come_from_two_looks_and_not_across_a_restart() -> None:
     before = status(uptime=100.0, workers=(worker(handled=500),))
     assert "150.0" in screen(status(uptime=102.0, workers=(worker(handled=800),)), before)
     assert "150.0" not in screen(status(pid=2, uptime=102.0, workers=(worker(handled=800),)), before)
+    # In a container the next service is PID 1, too: all that it has handled would be that of a millisecond.
+    assert "300,000.0" not in screen(status(uptime=2.0, workers=(worker(handled=800),)), before)
 
 
 def test_without_a_group_the_progress_of_the_replay_is_shown() -> None:
@@ -129,3 +131,17 @@ def test_a_service_that_cannot_be_asked_is_told(http: HttpSettings) -> None:
 
 def with_http(http: HttpSettings) -> Settings:
     return settings_of(group={"id": "shop"}, http=http.model_dump())
+
+
+def test_a_refusal_whose_words_break_off_is_told_by_its_code() -> None:
+    refused = Answer(b"40\r\nnot", 403, {"Content-Type": "text/plain", "Transfer-Encoding": "chunked"})
+    with answering(lambda *_: refused) as url, pytest.raises(ConfigError, match="answers 403: another service"):
+        ask(url)
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_another_services() -> None:
+    with (
+        answering(lambda *_: Answer(b'{"partitions": [', headers={"Content-Length": "90"})) as url,
+        pytest.raises(ConfigError, match=r"no service answers at .*IncompleteRead"),
+    ):
+        ask(url)
