@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kunicorn.clients.post import Post
+from kunicorn.commands.child import sigterm_interrupts
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, one_line, opened
 from kunicorn.commands.topics.plan import RETENTION
-from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
@@ -180,7 +181,9 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
 
 
 def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
-    """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
+    """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`,
+    whatever ends it once a letter is sent; also for a Ctrl-C and for SIGTERM.
+    """
     sending = _Sending(topic, Post(topic.producer()), done, sent)
     sending.learn()
     # Who may not commit, or into a group that has members, is told before anything is sent, and not behind it.
@@ -188,29 +191,42 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     for number, offset in plan.chosen:
         starts[number] = min(starts[number], offset)
-    try:
-        for letter in topic.letters(starts):
-            if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
-                sending.send(letter)
-                if sending.sent % _REMEMBER_EVERY == 0:
-                    sending.remember(plan)
-    finally:
-        # A Ctrl-C, too: what was delivered by then is remembered.
-        sending.remember(plan)
-    if missing := len(plan.chosen) - sending.delivered - len(sending.elsewhere):
-        raise NotAllReplayed(
-            f"{missing} of {len(plan.chosen)} letters were not delivered: {', '.join(sending.failures(plan))}; another "
-            f"replay sends them",
-            sending.delivered,
-        )
+    ended = forgot = ""
+    with sigterm_interrupts():
+        try:
+            for letter in topic.letters(starts):
+                if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
+                    sending.send(letter)
+                    if sending.sent % _REMEMBER_EVERY == 0:
+                        sending.remember(plan)
+        except _ENDS as end:
+            if not sending.sent and not isinstance(end, KeyboardInterrupt):
+                raise
+            ended = _in_words(end)
+        finally:
+            # Whatever has ended it: what was delivered by then is remembered.
+            try:
+                sending.remember(plan)
+            except _ENDS as end:
+                forgot = _in_words(end)
+    if told := "; ".join(sending.left(plan, ended, forgot)):
+        raise NotAllReplayed(told, sending.delivered)
     return sending.delivered
+
+
+_ENDS = (KeyboardInterrupt, ServiceError, PeerError)
+"""What ends a replay amid its letters."""
+
+
+def _in_words(end: BaseException) -> str:
+    return "it was interrupted" if isinstance(end, KeyboardInterrupt) else str(end)
 
 
 class _Sending:
     """Letters of one replay on their way back, and the side group's progress."""
 
     def __init__(self, topic: LettersTopic, post: Post, done: dict[int, Replayed], told: Callable[[], None]) -> None:
-        self.sent = self.delivered = 0
+        self.sent = self.delivered = self.remembered = 0
         self.refused: Counter[str] = Counter()
         self.elsewhere: set[tuple[int, int]] = set()
         """Chosen letters that another replay has delivered since the plan was made."""
@@ -228,6 +244,11 @@ class _Sending:
         assert told is not None
         if told.topic not in self._partitions:
             self._partitions[told.topic] = self._topic.partitions_of(told.topic)
+        self.sent += 1
+        if not self._partitions[told.topic]:
+            # Deleted since the plan was made. Sent nevertheless, brokers would make another one of that name.
+            self.refused[f"topic {told.topic!r} does not exist any more"] += 1
+            return
         self._post.send(
             told.topic,
             record.key,
@@ -237,7 +258,6 @@ class _Sending:
             timestamp=record.timestamp,
             partition=told.partition if 0 <= told.partition < self._partitions[told.topic] else None,
         )
-        self.sent += 1
 
     def _hear(self, letter: Found, error: KafkaError | None) -> None:
         if error is not None:
@@ -247,7 +267,17 @@ class _Sending:
         self._done[letter.partition].add(letter.offset)
         self._told()
 
-    def failures(self, plan: Plan) -> Iterator[str]:
+    def left(self, plan: Plan, ended: str, forgot: str) -> Iterator[str]:
+        """What another replay has to send, in words. `ended`: what ended this one before its last letter, if anything;
+        `forgot`: why what was delivered is not remembered.
+        """
+        if missing := len(plan.chosen) - self.delivered - len(self.elsewhere):
+            failures = ", ".join(self._failures(plan, ended))
+            yield f"{missing} of {len(plan.chosen)} letters were not delivered: {failures}; another replay sends them"
+        if again := self.delivered - self.remembered:
+            yield f"{again} were delivered and cannot be remembered: {forgot}; another replay sends them once more"
+
+    def _failures(self, plan: Plan, ended: str) -> Iterator[str]:
         """What became of the letters that were not delivered."""
         refused = self.refused.total()
         if refused:
@@ -255,8 +285,8 @@ class _Sending:
             yield f"{refused} were refused, {count} of them: {why}"
         if silent := self.sent - self.delivered - refused:
             yield f"{silent} are not acknowledged, and may arrive yet"
-        if gone := len(plan.chosen) - self.sent - len(self.elsewhere):
-            yield f"{gone} are not in {self._topic.name!r} any more"
+        if unsent := len(plan.chosen) - self.sent - len(self.elsewhere):
+            yield f"{unsent} were not sent: {ended}" if ended else f"{unsent} are not in {self._topic.name!r} any more"
 
     def is_done(self, letter: Found, plan: Plan) -> bool:
         """Whether another replay has delivered this letter since the plan was made."""
@@ -278,7 +308,9 @@ class _Sending:
         self.learn()
         for number, (_, end) in self._topic.bounds.items():
             self._done[number].settle(plan.left[number], end)
+        delivered = self.delivered
         self._topic.remember(self._done)
+        self.remembered = delivered
 
 
 @dataclass(slots=True)

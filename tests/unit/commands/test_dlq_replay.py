@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
@@ -15,6 +16,7 @@ from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.kafka.errors import ConnectionLost
 from kunicorn.settings.checks import has_legal_name
 from tests.fakes.complete_settings import settings_of
 
@@ -49,7 +51,9 @@ class PlayedProducer:
 
 
 class PlayedTopic:
-    """Dead-letter topic of one partition with these values; `producer` sends them."""
+    """Dead-letter topic of one partition with these values; `producer` sends them. `fails`: by the value of the letter
+    that it fails behind.
+    """
 
     name = "orders.dead-letters"
     group = "shop"
@@ -61,6 +65,7 @@ class PlayedTopic:
         self.groups = groups or {}
         self.values = dict(enumerate(values))
         self.bounds = {0: (0, len(self.values))}
+        self.fails: dict[bytes, Callable[[], None]] = {}
         self.remembered: dict[int, int] = {}
         self.by_others = Replayed()
         """What another replay has committed."""
@@ -74,6 +79,8 @@ class PlayedTopic:
             group = self.groups.get(value, self.group)
             told = Told(self.of_topic, self.came_from, offset, group, Cause("E", "", "", 1), NOW, 0, [])
             yield Found(0, offset, Record.of(message), told)
+            if starts is not None and value in self.fails:
+                self.fails[value]()
 
     def partitions_of(self, topic: str) -> int:
         assert has_legal_name(topic), "brokers refuse to be asked, in words that name no topic"
@@ -98,6 +105,19 @@ class PlayedTopic:
 def planned(topic: PlayedTopic) -> tuple[LettersTopic, Plan, dict[int, Replayed]]:
     letters, done = cast(LettersTopic, topic), {0: Replayed()}
     return letters, plan(letters, Selection(), done, None), done
+
+
+def replayed(told: list[dict[str, Any]]) -> None:
+    """Plan, confirm and send; `told` gets the answer for a program."""
+    dlq.run(
+        settings_of(),
+        Selection(),
+        None,
+        from_beginning=False,
+        confirm=lambda: True,
+        say=lambda _: None,
+        answer=told.append,
+    )
 
 
 def test_letters_that_are_all_acknowledged_are_counted_and_remembered() -> None:
@@ -161,6 +181,80 @@ def test_letters_that_retention_takes_between_the_plan_and_the_sending_are_told(
         replay(letters, chosen, done, lambda: None)
 
 
+def test_a_topic_that_is_deleted_between_the_plan_and_the_sending_is_not_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = PlayedProducer({b"a": None})
+    topic = PlayedTopic([b"a"], producer)
+    letters, chosen, done = planned(topic)
+    monkeypatch.setattr(topic, "partitions_of", lambda _: 0)
+    with pytest.raises(NotAllReplayed, match="1 were refused, 1 of them: topic 'orders' does not exist any more"):
+        replay(letters, chosen, done, lambda: None)
+    assert producer.partitions == []
+
+
+def away() -> None:
+    raise ConfigError("the dead-letter topic: no record for 30 s with some still to come; see its brokers")
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (away, "no record for 30 s .*; see its brokers"),
+        (lambda: signal.raise_signal(signal.SIGINT), "it was interrupted"),
+        (lambda: signal.raise_signal(signal.SIGTERM), "it was interrupted"),
+    ],
+    ids=["brokers", "Ctrl-C", "SIGTERM"],
+)
+def test_a_replay_that_ends_amid_its_letters_remembers_what_is_delivered_and_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[], None], why: str
+) -> None:
+    """Told by the exit code of a wrong setting, and with no answer for a program, it would pass for one that has sent
+    nothing.
+    """
+    topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": None, b"b": None}))
+    topic.fails = {b"b": end}
+    monkeypatch.setattr(dlq, "opened", lambda *_: nullcontext(topic))
+    told: list[dict[str, Any]] = []
+    with pytest.raises(NotAllReplayed, match=f"1 of 3 letters were not delivered: 1 were not sent: .*{why}; another"):
+        replayed(told)
+    assert (topic.remembered, told[0]["sent"]) == ({0: 2}, 2)
+
+
+def test_a_replay_that_ends_before_its_first_letter_tells_that_alone() -> None:
+    topic = PlayedTopic([b"a"], PlayedProducer({}))
+    letters, chosen, done = planned(topic)
+    topic.values = {0: b""}
+    topic.fails = {b"": away}
+    chosen.chosen = {(0, 7)}
+    with pytest.raises(ConfigError, match="no record for 30 s"):
+        replay(letters, chosen, done, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({b"a": None, b"b": None}, "^2 were delivered and cannot be remembered: gone; another .* sends them once more"),
+        ({b"a": None}, "^1 of 2 letters .* may arrive yet; another replay sends them; 1 were delivered and cannot be"),
+    ],
+    ids=["all delivered", "some delivered"],
+)
+def test_letters_that_are_delivered_and_cannot_be_remembered_are_told_as_ones_that_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[bytes, KafkaError | None], said: str
+) -> None:
+    """The coordinator goes away behind the first commit."""
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer(answers))
+    remembers = iter([None, ConnectionLost("gone")])
+
+    def remember(_: Mapping[int, Replayed]) -> None:
+        if (failure := next(remembers)) is not None:
+            raise failure
+
+    monkeypatch.setattr(topic, "remember", remember)
+    with pytest.raises(NotAllReplayed, match=said):
+        replay(*planned(topic), lambda: None)
+
+
 def test_letters_that_are_refused_are_told_with_the_most_frequent_reason() -> None:
     too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
     topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": too_large, b"b": too_large, b"c": None}))
@@ -176,15 +270,7 @@ def test_a_program_is_told_what_was_sent_also_where_that_was_not_all(
     monkeypatch.setattr(dlq, "opened", lambda *_: nullcontext(topic))
     told: list[dict[str, Any]] = []
     with nullcontext() if len(answers) == 2 else pytest.raises(NotAllReplayed):
-        dlq.run(
-            settings_of(),
-            Selection(),
-            None,
-            from_beginning=False,
-            confirm=lambda: True,
-            say=lambda _: None,
-            answer=told.append,
-        )
+        replayed(told)
     assert [(each["sent"], each["planned"][0]["records"]) for each in told] == [(len(answers), 2)]
 
 
