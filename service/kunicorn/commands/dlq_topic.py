@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, Message, Producer
 
@@ -24,8 +25,9 @@ from kunicorn.commands.topics.plan import CLEANUP, FOR_EVER, RETENTION
 from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
+from kunicorn.ipc.bitmap import is_of_another_topic, topic_word
 from kunicorn.kafka.admin import IsolationLevel
-from kunicorn.kafka.errors import CoordinatorUnavailable
+from kunicorn.kafka.errors import ConnectionLost, CoordinatorUnavailable
 from kunicorn.kafka.stored_positions import Lost, resolve
 from kunicorn.kafka_errors import describe, fault
 from kunicorn.positions import Edges, OffsetRange, Position, TopicPartition
@@ -34,7 +36,9 @@ from kunicorn.settings.handler import default_topic
 from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 _METADATA_BYTES = 4_000
-"""The broker takes 4096 (`offset.metadata.max.bytes`)."""
+"""For the ranges: the broker takes 4096 (`offset.metadata.max.bytes`), and the word that names the topic 83."""
+
+T = TypeVar("T")
 
 _REMEMBERED = timedelta(days=36_500)
 """Brokers forget the offsets of a group without members after `offsets.retention.minutes`, a week by default. Letters
@@ -83,8 +87,10 @@ class Replayed:
         self._firsts: list[int] = []
         self._ends: list[int] = []
         """Of the ranges behind `upto`, ascending and apart from each other; the end is not included."""
-        if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", metadata):
-            for part in metadata.split(","):
+        # The word behind them names the topic (`LettersTopic.remember`).
+        ranges = metadata.partition(" ")[0]
+        if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", ranges):
+            for part in ranges.split(","):
                 first, _, last = part.partition("-")
                 if int(first) <= int(last):
                     self._add(int(first), int(last) + 1)
@@ -212,6 +218,8 @@ class LettersTopic:
                 f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
                 f"{'dead_letters.topic' if name is None else '--letters'}"
             )
+        # Before the offsets: a topic that is created anew in between is noticed the next time.
+        self._id = session.topic_ids([self.name]).get(self.name, "")
         edges = session.edges(self._each(partitions), IsolationLevel.READ_COMMITTED)
         self.bounds = {tp.partition: (log.first, log.end) for tp, log in edges.items()}
         """First offset of each partition and the end of what is committed in it, at the start."""
@@ -241,7 +249,7 @@ class LettersTopic:
     def replayed(self) -> dict[int, Replayed]:
         """Replayed letters by partition, as the side group has them."""
         try:
-            committed = self._session.committed(self._each(len(self.bounds)))
+            committed = self._asked(lambda: self._session.committed(self._each(len(self.bounds))))
         except CoordinatorUnavailable as error:
             group = f"the group {self._session.group_id!r}, which remembers what was replayed"
             remedy = fault(error.error).remedy(group=group)
@@ -253,8 +261,9 @@ class LettersTopic:
         for tp, known in committed.items():
             at = max(0, known.offset)
             loss = resolve(tp, Position(at), now.get(tp, Edges(*self.bounds[tp.partition]))).loss
-            # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
-            anew = loss is not None and loss.why is Lost.TRUNCATED
+            # Or behind the end: the topic was deleted and created again, what was remembered is about other letters.
+            anew = is_of_another_topic(known.offset, known.metadata, self._cluster_id, self._id)
+            anew = anew or (loss is not None and loss.why is Lost.TRUNCATED)
             found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)
         return found
 
@@ -268,13 +277,31 @@ class LettersTopic:
         """Commit for the side group."""
         kept = None if self.forgets() else _REMEMBERED
         offsets = {
-            TopicPartition(self.name, number): Position(each.upto, done=each.metadata())
+            TopicPartition(self.name, number): Position(each.upto, done=self._metadata(each))
             for number, each in replayed.items()
         }
-        answers = self._session.ask(lambda: self._session.group.commit(offsets, "", kept))
+        commit = partial(self._session.group.commit, offsets, "", kept)
+        answers = self._asked(lambda: self._session.ask(commit))
         for tp, error in answers.items():
             if error:
                 raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")
+
+    def _metadata(self, replayed: Replayed) -> str:
+        word = topic_word(replayed.upto, self._cluster_id, self._id)
+        return f"{replayed.metadata()} {word}" if word else replayed.metadata()
+
+    @property
+    def _cluster_id(self) -> str:
+        return self._session.cluster.metadata.cluster_id or ""
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        """Answer of the side group's coordinator, which is asked once more where the connection is lost: brokers close
+        one that is idle for as long as a person thinks or a thousand letters take, and only who asks on it notices.
+        """
+        try:
+            return question()
+        except ConnectionLost:
+            return question()
 
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int]:
         """For how long these topics keep records; without those that keep them for ever, or whose settings the user may

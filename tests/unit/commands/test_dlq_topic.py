@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +20,8 @@ from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.group.protocol import Committed
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
-from kunicorn.positions import Edges, TopicPartition
+from kunicorn.kafka.errors import ConnectionLost
+from kunicorn.positions import Edges, Position, TopicPartition
 from tests.fakes.complete_settings import settings_of
 
 NOW = 1_700_000_000_000
@@ -125,14 +128,45 @@ def test_metadata_of_others_counts_as_none_and_ours_fits_into_a_commit() -> None
     assert 1 in Replayed(scattered.upto, scattered.metadata())
 
 
+LETTERS = "shop.dead-letters"
+
+
 class PlayedSession:
     """A cluster with a dead-letter topic of one partition, and what the side group has committed for it."""
 
     settings = settings_of()
+    group_id = "shop.dlq-replay"
+    cluster = SimpleNamespace(metadata=SimpleNamespace(cluster_id="cluster-1"))
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, topic_id: str = "one") -> None:
         self.end = end
         self.upto = 0
+        self.metadata = ""
+        self.ids = {LETTERS: topic_id} if topic_id else {}
+        self.lost = 0
+        """So many connections turn out to be lost."""
+        self.group = self
+
+    async def takes_retention(self) -> bool:
+        return True
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Position], metadata: str, retention: object
+    ) -> dict[TopicPartition, int]:
+        self._connect()
+        (self.upto, _, self.metadata) = offsets[TopicPartition(LETTERS, 0)]
+        return dict.fromkeys(offsets, 0)
+
+    def ask(self, question: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(question())
+
+    def _connect(self) -> None:
+        if self.lost:
+            self.lost -= 1
+            raise ConnectionLost("the broker has closed the connection")
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return self.ids
 
     def count(self, topic: str) -> int:
         return 1
@@ -141,7 +175,8 @@ class PlayedSession:
         return {tp: Edges(0, self.end) for tp in partitions}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        return {tp: Committed(0, self.upto) for tp in partitions}
+        self._connect()
+        return {tp: Committed(0, self.upto, metadata=self.metadata) for tp in partitions}
 
 
 @pytest.mark.parametrize(("end_now", "upto", "remembered"), [(110, 110, 110), (100, 40, 40), (100, 110, 0)])
@@ -150,6 +185,47 @@ def test_what_another_replay_has_sent_of_letters_that_came_meanwhile_counts_and_
 ) -> None:
     """It would be sent a second time, and the commit would go back behind the other's."""
     session = PlayedSession(end=100)
-    topic = LettersTopic(cast(ClusterSession, session), cast(Consumer, None))
+    topic = opened(session)
     session.end, session.upto = end_now, upto
     assert topic.replayed()[0].upto == remembered
+
+
+def opened(session: PlayedSession) -> LettersTopic:
+    return LettersTopic(cast(ClusterSession, session), cast(Consumer, None), LETTERS)
+
+
+def remembered(topic: LettersTopic) -> set[int]:
+    replayed = topic.replayed()[0]
+    return {offset for offset in range(100) if offset in replayed}
+
+
+@pytest.mark.parametrize("topic_id", ["one", ""], ids=["with an id", "of brokers without ids"])
+def test_what_is_remembered_is_found_again(topic_id: str) -> None:
+    session = PlayedSession(end=100, topic_id=topic_id)
+    opened(session).remember({0: Replayed(3, "5-7,9-9")})
+    assert remembered(opened(session)) == {0, 1, 2, 5, 6, 7, 9}
+
+
+def test_of_a_topic_that_was_created_anew_nothing_is_remembered_however_many_letters_it_has() -> None:
+    """Letters at the offsets of the former one's would pass for replayed, and never be sent."""
+    session = PlayedSession(end=100)
+    opened(session).remember({0: Replayed(3, "5-7")})
+    session.ids = {LETTERS: "another"}
+    assert remembered(opened(session)) == set()
+
+
+def test_a_commit_carries_the_topic_beside_the_longest_ranges() -> None:
+    session = PlayedSession(end=100, topic_id="A" * 22)
+    session.cluster = SimpleNamespace(metadata=SimpleNamespace(cluster_id="C" * 22))
+    scattered = Replayed(0, ",".join(f"{first}-{first}" for first in range(10**12, 10**12 + 900, 2)))
+    opened(session).remember({0: scattered})
+    assert 4_000 < len(session.metadata) <= 4_096
+
+
+def test_a_connection_that_was_idle_for_too_long_costs_no_replay() -> None:
+    session = PlayedSession(end=100)
+    topic = opened(session)
+    session.lost = 1
+    topic.remember({0: Replayed(3)})
+    session.lost = 1
+    assert remembered(topic) == {0, 1, 2}
