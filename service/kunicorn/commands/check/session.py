@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.outputs import output_findings
 from kunicorn.commands.check.transactions import transactions
 from kunicorn.commands.check.trial import importable, log_format, set_up, tried
+from kunicorn.commands.child import sigterm_interrupts
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.linux import IS_LINUX
 from kunicorn.observe import requests
@@ -42,8 +44,13 @@ def check(
 
     With `records` the handler gets that many of the latest records, if everything else is well. With `waits`, for the
     start of a pod: for what may pass by itself, however long it takes; neither `setup` is called nor the port tried,
-    as the service is about to.
+    as the service is about to. SIGTERM ends that: the pod is deleted.
     """
+    with sigterm_interrupts() if waits else nullcontext():
+        return _checked(settings, say, records, waits=waits)
+
+
+def _checked(settings: Settings, say: Callable[[Finding], None], records: int, *, waits: bool) -> ExitCode:
     worst = ExitCode.CLEAN
     start: Iterable[Finding] = () if waits else _findings_of_start(settings, tries=records > 0)
     beyond = _waited_for(settings, say) if waits else _findings_beyond(settings)

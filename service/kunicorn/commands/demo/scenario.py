@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
+from kunicorn.commands.child import sigterm_interrupts
 from kunicorn.commands.demo import one_worker
 from kunicorn.commands.demo.judge import Audit, Outcome, kept, verdict
 from kunicorn.commands.demo.member import Feed, Member, MemberConfig
@@ -68,8 +69,8 @@ def run_demo(
     With `arrow` the handler gets columns. Raises `HandlerLoadError` if pyarrow is not there for that, `ConfigError`
     where the broker at `bootstrap` does not answer or refuses.
     Without `bootstrap` a mock cluster is started. The demo lasts for about `seconds`, or as long as its acts take.
-    With `as_json` nothing but the result goes to standard output. Blocks; Ctrl-C ends everything that was started. What
-    the members logged is kept where something went wrong.
+    With `as_json` nothing but the result goes to standard output. Blocks; Ctrl-C and SIGTERM end everything that was
+    started. What the members logged is kept where something went wrong.
     """
     if arrow:
         need_arrow()
@@ -77,7 +78,7 @@ def run_demo(
     directory = Path(tempfile.mkdtemp(prefix="kunicorn-demo-"))
     topic = f"kunicorn-demo-{time.time_ns():x}"
     try:
-        with _cluster(bootstrap, topic) as address:
+        with sigterm_interrupts(), _cluster(bootstrap, topic) as address:
             session = MOCK_SESSION_TIMEOUT_MS if bootstrap is None else SESSION_TIMEOUT_MS
             config = MemberConfig(address, topic, topic, WORKERS, HANDLER_MS, session, directory, arrow)
             if IS_LINUX:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
 from kunicorn.commands.demo import scenario
-from kunicorn.commands.demo.scenario import DemoFailed, _cluster
+from kunicorn.commands.demo.scenario import DemoFailed, _cluster, run_demo
 
 
 class Unanswered(Future[None]):
@@ -41,3 +42,27 @@ def test_where_brokers_are_gone_at_the_end_it_is_said_what_the_demo_failed_of(mo
     monkeypatch.setattr(scenario, "AdminClient", GoneBroker)
     with pytest.raises(DemoFailed, match="it took more than 60 s"), _cluster("127.0.0.1:9092", "topic"):
         raise DemoFailed("waiting for everything to be committed, it took more than 60 s")
+
+
+class LivingBroker(GoneBroker):
+    """Makes the topic, and removes it."""
+
+    removed: ClassVar[list[str]] = []
+
+    def delete_topics(self, names: list[str], **_: Any) -> dict[str, Future[None]]:
+        self.removed += names
+        return self.create_topics([NewTopic(name) for name in names])
+
+    delete_consumer_groups = delete_topics
+
+
+def test_sigterm_leaves_nothing_behind_on_ones_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(*_: Any) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(scenario, "AdminClient", LivingBroker)
+    monkeypatch.setattr(scenario, "_Demo", play)
+    assert run_demo("127.0.0.1:9092", as_json=True) == 128 + signal.SIGINT
+    assert len(LivingBroker.removed) == 2
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
