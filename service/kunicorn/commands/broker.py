@@ -113,13 +113,17 @@ async def _serve(topics: Topics, port: int, seed: int, say: Callable[[str], None
     upstream: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     server = await _listen(port, upstream, stop)
     here = server.sockets[0].getsockname()[1]
-    async with server:
+    try:
         with mock_cluster_process(topics.made, advertised_port=here) as address:
             upstream.set_result(address)
             for topic in topics.seeded:
                 await asyncio.to_thread(produce, f"{HOST}:{here}", topic, seed)
             _say_ready(f"{HOST}:{here}", topics, seed, say, as_json=as_json)
             await stopped
+    finally:
+        # And no more: from Python 3.12 on `async with` waits until the last client goes, such as one that has connected
+        # before the mock did not come up.
+        server.close()
 
 
 async def _listen(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from kunicorn.commands import broker
 from kunicorn.commands.broker import Topics, named, port_of, serve, topics_of
-from kunicorn.errors import ConfigError
+from kunicorn.commands.demo.mock_cluster import MockUnavailable
+from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.settings import Settings, load
 
 HANDLER = '[handler]\nentrypoint = "shop:handle"\n'
@@ -84,3 +88,18 @@ def test_a_topic_that_cannot_be_read_is_refused(wrong: str) -> None:
 def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="choose another port"):
         serve(named(["orders"], 1), taken.getsockname()[1], 0, print)
+
+
+def test_a_broker_that_does_not_come_up_waits_for_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that looks for its broker all the while connects before the mock is there."""
+
+    async def waits(_: object) -> None:
+        pytest.fail("from Python 3.12 on this lasts until the last client goes, and Ctrl-C is not heard")
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise MockUnavailable("there is no mock cluster")
+
+    monkeypatch.setattr(asyncio.base_events.Server, "wait_closed", waits)
+    monkeypatch.setattr(broker, "mock_cluster_process", fails)
+    with pytest.raises(ServiceError, match="there is no mock cluster"):
+        serve(named(["orders"], 1), 0, 0, print)
