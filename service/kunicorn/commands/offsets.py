@@ -176,10 +176,16 @@ def _rows(path: Path, lines: Iterable[str]) -> Iterator[list[str]]:
         ) from error
 
 
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise ValueError(f"partition {number!r}")
+    return number
+
+
 def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
     try:
         rows = json.loads(text)["partitions"]
-        found = [(TopicPartition(str(row["topic"]), int(row["partition"])), row["committed"]) for row in rows]
+        found = [(TopicPartition(str(row["topic"]), _whole(row["partition"])), row["committed"]) for row in rows]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"--from-file {path} is not what `kunicorn offsets show --json` writes ({error}); save that, or lines such "
@@ -361,16 +367,22 @@ def reset(
         if execute:
             _refuse_while_alive(group)
             refused = _commit(session, moves)
-            plan = replace(plan, moves=[_noted(move, refused) for move in moves], executed=True)
+            plan = replace(plan, moves=[_noted(move, refused) for move in moves], executed=len(refused) < len(moves))
     if as_json:
         tell(plan, say, as_json=True)
     if refused:
         tp, error = next(iter(refused.items()))
-        why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
+        why = f"{describe(error)}: {_remedy(error)}"
         others = "the others are set" if len(refused) < len(moves) else "nothing was changed"
         raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; {others}")
     if not as_json:
         say(plan.outcome)
+
+
+def _remedy(error: int) -> str:
+    # Of a commit in several pieces the first were taken, and then the group has got members.
+    came = error == ErrorCode.UNKNOWN_MEMBER_ID
+    return fault(ErrorCode.NON_EMPTY_GROUP).remedy() if came else fault(error).remedy(rights="READ")
 
 
 def _noted(move: Move, refused: Mapping[TopicPartition, int]) -> Move:
@@ -425,14 +437,15 @@ def _commit(session: ClusterSession, moves: Sequence[Move]) -> Mapping[TopicPart
     refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
     refused = {tp: error for tp, error in refused.items() if error}
     error = next(iter(refused.values()), ErrorCode.NONE)
+    if len(refused) < len(moves):
+        return refused
     if error == ErrorCode.UNKNOWN_MEMBER_ID and is_embedded(session.cluster.metadata):
         raise ConfigError(
             f"nothing was changed: the embedded broker moves no group that has had members since it began, and "
             f"{session.group_id!r} has: start the broker again, which forgets everything, or use a real Kafka"
         )
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
-        remedy = fault(ErrorCode.NON_EMPTY_GROUP).remedy()
-        raise ConfigError(f"group {session.group_id!r} has got members meanwhile and refuses: {remedy}")
+        raise ConfigError(f"group {session.group_id!r} has got members meanwhile and refuses: {_remedy(error)}")
     if error == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise session.refused(error, "its offsets may not be changed")
     return refused

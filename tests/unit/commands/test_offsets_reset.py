@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from kunicorn.commands import offsets
 from kunicorn.commands.group_lag import GroupStanding, Standing
 from kunicorn.commands.offsets import NotAllReset, Options, reset
-from kunicorn.errors import ExitCode
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.kafka.metadata import Metadata
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes.complete_settings import settings_of
@@ -28,6 +30,7 @@ class PlayedSession:
 
     settings = SETTINGS
     group_id = "shop"
+    cluster = SimpleNamespace(metadata=Metadata())
 
     def __init__(self, answers: dict[TopicPartition, int]) -> None:
         self._answers = answers
@@ -66,6 +69,26 @@ def test_what_became_of_the_others_is_told_where_there_are_some(
     brokers |= dict.fromkeys(TPS[:refused], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(NotAllReset, match=f"{refused} of 2 offsets were refused, orders-0.*; {others}$"):
         reset(SETTINGS, Options(to_earliest=True), (), print, execute=True, as_json=False)
+
+
+def test_a_reset_that_a_member_comes_amid_is_told_as_one_in_part(brokers: dict[TopicPartition, int]) -> None:
+    """Thousands of offsets take several commits: the first may be taken before it comes, and the others are refused."""
+    brokers[TPS[1]] = ErrorCode.UNKNOWN_MEMBER_ID
+    said: list[str] = []
+    with pytest.raises(NotAllReset, match=r"1 of 2 offsets .*: stop the group's members first; the others are set$"):
+        reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=True)
+    assert json.loads(said[0])["executed"]
+    brokers[TPS[0]] = ErrorCode.UNKNOWN_MEMBER_ID
+    with pytest.raises(ConfigError, match="has got members meanwhile and refuses: stop the group's members first"):
+        reset(SETTINGS, Options(to_earliest=True), (), print, execute=True, as_json=True)
+
+
+def test_a_reset_of_which_no_offset_was_taken_is_not_told_as_executed(brokers: dict[TopicPartition, int]) -> None:
+    brokers |= dict.fromkeys(TPS, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    said: list[str] = []
+    with pytest.raises(NotAllReset, match="nothing was changed"):
+        reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=True)
+    assert json.loads(said[0])["executed"] is False
 
 
 def test_people_are_told_the_plan_and_what_was_refused(brokers: dict[TopicPartition, int]) -> None:

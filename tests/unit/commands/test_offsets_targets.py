@@ -111,6 +111,8 @@ GOOD_AND = '{"partitions": [{"topic": "orders", "partition": 0, "committed": 5},
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": "12"}', "orders-1: '12' is no offset"),
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": -1}', "orders-1: -1 is no offset"),
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": true}', "orders-1: True is no offset"),
+        (GOOD_AND % '{"topic": "orders", "partition": 1.5, "committed": 7}', r"is not what .*\(partition 1\.5\)"),
+        (GOOD_AND % '{"topic": "orders", "partition": 1e999, "committed": 7}', r"is not what .*\(partition inf\)"),
         (GOOD_AND % '{"topic": "orders", "partition": 0, "committed": 7}', "orders-0 is named twice"),
     ],
 )
