@@ -1,16 +1,20 @@
-"""What `kunicorn topics` says where the controller does not answer."""
+"""What `kunicorn topics` says where the controller does not answer, and where somebody else has changed topics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from kunicorn.commands import topics
 from kunicorn.commands.topics import cluster
+from kunicorn.commands.topics.plan import RETENTION, Change, Plan, Role
 from kunicorn.errors import ConfigError
 from tests.unit.settings.files import LEAST, loaded
 
@@ -36,3 +40,21 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_do(
     with pytest.raises(ConfigError, match=r"the settings of topic orders: _TIMED_OUT") as refused:
         admin.configs(["orders"])
     assert "report this" not in str(refused.value)
+
+
+def test_a_value_that_somebody_else_has_raised_behind_the_plan_is_not_lowered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person may think for long at the prompt."""
+    changes = [Change("letters", Role.LETTERS, create=False, configs={RETENTION: ("1", "5")})]
+    plans = [Plan(changes, [], 0), Plan([], [], 1)]
+    done: list[Change] = []
+    monkeypatch.setattr(topics, "cluster_session", lambda _: nullcontext(SimpleNamespace(token=None)))
+    monkeypatch.setattr(topics, "Admin", lambda *_: SimpleNamespace(carry_out=done.append))
+    monkeypatch.setattr(topics, "_plan", lambda *_: plans.pop(0))
+    with pytest.raises(ConfigError, match="nothing was changed: the topics are not what they were"):
+        topics.apply(loaded(tmp_path, LEAST), print, lambda: True, as_json=False)
+    assert done == []
+    plans[:] = [Plan(list(changes), [], 0), Plan(list(changes), [], 0)]
+    topics.apply(loaded(tmp_path, LEAST), print, lambda: True, as_json=False)
+    assert done == changes

@@ -4,10 +4,9 @@ changed on demand (`apply`). Blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from kunicorn.clients.session import cluster_session
+from kunicorn.clients.session import ClusterSession, cluster_session
 from kunicorn.commands.topics.cluster import Admin, carry_out, look
 from kunicorn.commands.topics.plan import Plan, needs, plan
 from kunicorn.errors import ConfigError
@@ -17,18 +16,15 @@ from kunicorn.text import tell
 Say = Callable[[str], None]
 
 
-@contextmanager
-def _planned(settings: Settings) -> Iterator[tuple[Admin, Plan]]:
-    with cluster_session(settings) as session:
-        admin = Admin(settings, session.token)
-        found = look(session, admin)
-        yield admin, plan(found, needs(settings, found))
+def _plan(session: ClusterSession, admin: Admin) -> Plan:
+    found = look(session, admin)
+    return plan(found, needs(session.settings, found))
 
 
 def show(settings: Settings) -> Plan:
     """The plan; changes nothing. Raises `ConfigError`, as all of these do, where brokers or settings refuse."""
-    with _planned(settings) as (_, found):
-        return found
+    with cluster_session(settings) as session:
+        return _plan(session, Admin(settings, session.token))
 
 
 def check(settings: Settings, say: Say, *, as_json: bool) -> None:
@@ -41,13 +37,20 @@ def check(settings: Settings, say: Say, *, as_json: bool) -> None:
 
 
 def apply(settings: Settings, say: Say, confirm: Callable[[], bool], *, as_json: bool) -> None:
-    """Show the plan, ask, and carry it out. Raises `ConfigError` where nobody confirms, or where a broker refuses a
-    change; the others are done nevertheless."""
-    with _planned(settings) as (admin, found):
+    """Show the plan, ask, and carry it out. Raises `ConfigError` where nobody confirms, where it is not the plan any
+    more that was shown, or where a broker refuses a change; the others are done nevertheless."""
+    with cluster_session(settings) as session:
+        admin = Admin(settings, session.token)
+        found = _plan(session, admin)
         if not as_json:
             tell(found, say, as_json=False)
         if found.changes and not confirm():
             raise ConfigError("nothing was changed")
+        # Somebody else may have raised a value meanwhile, which that of the plan would lower.
+        if found.changes and _plan(session, admin) != found:
+            raise ConfigError(
+                "nothing was changed: the topics are not what they were for the plan; look at it again"
+            )
         failed = carry_out(admin, found.changes, (lambda _: None) if as_json else say)
     if as_json:
         tell(found, say, as_json=True)
