@@ -91,7 +91,9 @@ def run(
     def pass_on() -> None:
         if printed is not None and child.stdout is not None:
             for line in child.stdout:
-                printed(line.decode(errors="backslashreplace").rstrip("\n"))
+                # Nobody may read ours any more (`2>&1 | head`). Unread, the child's would fill up, and the child wait.
+                with contextlib.suppress(OSError):
+                    printed(line.decode(errors="backslashreplace").rstrip("\n"))
 
     with _beside(read_answer), _beside(pass_on):
         code = _ended(child, timeout)

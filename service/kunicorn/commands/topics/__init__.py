@@ -48,9 +48,7 @@ def apply(settings: Settings, say: Say, confirm: Callable[[], bool], *, as_json:
             raise ConfigError("nothing was changed")
         # Somebody else may have raised a value meanwhile, which that of the plan would lower.
         if found.changes and _plan(session, admin) != found:
-            raise ConfigError(
-                "nothing was changed: the topics are not what they were for the plan; look at it again"
-            )
+            raise ConfigError("nothing was changed: the topics are not what they were for the plan; look at it again")
         failed = carry_out(admin, found.changes, (lambda _: None) if as_json else say)
     if as_json:
         tell(found, say, as_json=True)

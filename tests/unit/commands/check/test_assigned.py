@@ -9,6 +9,7 @@ import pytest
 from kunicorn.commands.check.cluster import assigned
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.kafka.metadata import Metadata, PartitionInfo, TopicInfo
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from kunicorn.settings.assign import AssignSettings, existing
 
@@ -63,3 +64,12 @@ def test_what_would_end_the_service_is_found_and_told_as_the_service_would(assig
 )
 def test_partitions_that_are_there_and_have_their_starts_are_fine(assign: dict[str, Any]) -> None:
     assert assigned(AssignSettings.model_validate(assign), ORDERS).failure is None
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"), [(ErrorCode.LEADER_NOT_AVAILABLE, True), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)]
+)
+def test_partitions_of_a_topic_that_is_just_made_are_waited_for(error: ErrorCode, passes: bool) -> None:
+    metadata = Metadata({}, {"orders": TopicInfo("orders", error=error)})
+    found = assigned(AssignSettings.model_validate({"partitions": ["orders:0"]}), metadata)
+    assert (found.failure, found.passes) == (ExitCode.CONFIGURATION, passes)

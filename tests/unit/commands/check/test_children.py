@@ -188,3 +188,12 @@ if not os.fork():
     began = clock.now()
     assert trial.run(program, "text", b"", 30.0) == trial.Ended(0, "done")
     assert clock.now() - began < 60
+
+
+def test_a_child_whose_output_nobody_reads_any_more_is_not_held_up_by_it() -> None:
+    """`kunicorn check --try 1000 2>&1 | head`: a handler that prints would be told to take too long."""
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    assert trial.run("for _ in range(30_000): print('a record is handled')", "text", b"", 10, gone).code == 0
