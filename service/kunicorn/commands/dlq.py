@@ -405,7 +405,8 @@ def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
 def one(topic: LettersTopic, place: str) -> Found:
     """The letter at "partition@offset". Raises `ConfigError`."""
     number, at, offset = place.partition("@")
-    if not (at and number.isdecimal() and offset.isdecimal()):
+    # Kafka's have 19 digits at most, and Python refuses thousands.
+    if not (at and number.isdecimal() and offset.isdecimal() and max(len(number), len(offset)) < 20):
         raise ConfigError(f"{place!r} is not the place of a letter; `kunicorn dlq list` shows them, such as 0@12")
     first, end = topic.bounds.get(int(number), (0, 0))
     if first <= int(offset) < end:

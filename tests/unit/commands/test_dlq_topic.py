@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.clients.session import ClusterSession
-from kunicorn.commands.dlq import Plan, TooOld, summary
+from kunicorn.commands.dlq import Plan, TooOld, one, summary
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
+from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
@@ -229,3 +230,9 @@ def test_a_connection_that_was_idle_for_too_long_costs_no_replay() -> None:
     topic.remember({0: Replayed(3)})
     session.lost = 1
     assert remembered(topic) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("place", ["", "0", "@1", "0@x", f"0@{'9' * 5_000}", f"{'9' * 5_000}@1"])
+def test_what_is_no_place_of_a_letter_is_told(place: str) -> None:
+    with pytest.raises(ConfigError, match="is not the place of a letter"):
+        one(opened(PlayedSession(end=100)), place)

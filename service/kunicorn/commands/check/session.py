@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -44,9 +43,10 @@ def check(
 
     With `records` the handler gets that many of the latest records, if everything else is well. With `waits`, for the
     start of a pod: for what may pass by itself, however long it takes; neither `setup` is called nor the port tried,
-    as the service is about to. SIGTERM ends that: the pod is deleted.
+    as the service is about to. SIGTERM ends it as Ctrl-C does, such as where the pod is deleted, and with it all that
+    the handler has started.
     """
-    with sigterm_interrupts() if waits else nullcontext():
+    with sigterm_interrupts():
         return _checked(settings, say, records, waits=waits)
 
 
