@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.commands.topics.plan import Change, Found, Plan, Role, Topic, needs, plan
+from kunicorn.commands.topics.plan import Change, Found, Plan, Role, Topic, found_in, needs, plan
 from kunicorn.errors import ConfigError
+from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
 from kunicorn.settings import Settings
 from tests.unit.settings.files import LEAST, loaded
 
@@ -195,3 +196,11 @@ def test_brokers_that_do_not_tell_how_large_records_may_be_leave_that_of_letters
     settings = made(tmp_path, LETTERS)
     (change,) = planned(settings, {"orders": Topic(12, 3, silent)}).changes
     assert "max.message.bytes" not in then(change)
+
+
+def test_a_topic_that_is_made_while_a_broker_restarts_has_as_many_replicas_as_on_another_day(tmp_path: Path) -> None:
+    orders = TopicInfo("orders", partitions={0: PartitionInfo(leader=1, replicas=(1, 2, 3))})
+    up = {number: Broker(number, "kafka", 9092) for number in (1, 2)}
+    found = found_in(Metadata(up, {"orders": orders}), ["orders"], [], {"orders": USUAL})
+    (change,) = plan(found, needs(made(tmp_path, LETTERS), found)).changes
+    assert (change.replicas, then(change)["min.insync.replicas"]) == (3, "2")

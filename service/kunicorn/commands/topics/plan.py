@@ -75,7 +75,10 @@ def found_in(
     """What there is, by the cluster's metadata. `configs`: by topic, as far as they were asked for."""
     infos = {name: info for name in (*inputs, *others) if (info := metadata.topics.get(name)) and info.partitions}
     topics = {name: Topic(len(info.partitions), _replicas(info), configs.get(name, {})) for name, info in infos.items()}
-    return Found(len(metadata.brokers), topics, inputs)
+    # One that is down is not listed, and its replicas stay where they are: a topic that is made while a broker restarts
+    # would have one replica less for good.
+    replicas = {node for info in infos.values() for each in info.partitions.values() for node in each.replicas}
+    return Found(len(replicas.union(metadata.brokers)), topics, inputs)
 
 
 def _replicas(info: TopicInfo) -> int:
