@@ -179,7 +179,7 @@ def _rows(path: Path, lines: Iterable[str]) -> Iterator[list[str]]:
 def _whole(number: Any) -> int:
     if type(number) is not int:
         raise ValueError(f"partition {number!r}")
-    return number
+    return int(number)
 
 
 def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:

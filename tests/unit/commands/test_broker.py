@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
+from asyncio import base_events
 from pathlib import Path
 from typing import NoReturn
 
@@ -99,7 +99,7 @@ def test_a_broker_that_does_not_come_up_waits_for_no_client(monkeypatch: pytest.
     def fails(*_: object, **__: object) -> NoReturn:
         raise MockUnavailable("there is no mock cluster")
 
-    monkeypatch.setattr(asyncio.base_events.Server, "wait_closed", waits)
+    monkeypatch.setattr(base_events.Server, "wait_closed", waits)
     monkeypatch.setattr(broker, "mock_cluster_process", fails)
     with pytest.raises(ServiceError, match="there is no mock cluster"):
         serve(named(["orders"], 1), 0, 0, print)

@@ -42,6 +42,33 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_do(
     assert "report this" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (KafkaError.TOPIC_ALREADY_EXISTS, "created meanwhile; see kunicorn topics plan"),
+        (KafkaError.INVALID_REPLICATION_FACTOR, "set topics.replication_factor to no more than there are brokers"),
+        (KafkaError.INVALID_PARTITIONS, "correct topics.partitions"),
+        (KafkaError.REQUEST_TIMED_OUT, "may be done yet: see kunicorn topics plan"),
+        (KafkaError._TIMED_OUT, "may be done yet: see kunicorn topics plan"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "needs CREATE on topic letters"),
+    ],
+)
+def test_a_topic_that_is_not_made_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    class Refusing(SilentController):
+        def create_topics(self, new: Iterable[Any], **_: Any) -> dict[str, Future[Any]]:
+            answer: Future[Any] = Future()
+            answer.set_exception(KafkaException(KafkaError(code)))
+            return {each.topic: answer for each in new}
+
+    monkeypatch.setattr(cluster, "AdminClient", Refusing)
+    admin = cluster.Admin(loaded(tmp_path, LEAST), None)
+    with pytest.raises(ConfigError, match=remedy) as refused:
+        admin.carry_out(Change("letters", Role.LETTERS, create=True, partitions=1, replicas=3))
+    assert "never asks for" not in str(refused.value)
+
+
 def test_a_value_that_somebody_else_has_raised_behind_the_plan_is_not_lowered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

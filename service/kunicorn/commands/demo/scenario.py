@@ -136,7 +136,12 @@ def _refused(bootstrap: str, topic: str, error: KafkaException | TimeoutError) -
             f"kunicorn broker makes none), or leave --bootstrap out"
         )
     found = fault_of(code)
-    return ConfigError(f"--bootstrap {bootstrap}: {found}: {found.remedy(topic=f'topic {topic}', rights='CREATE')}")
+    remedy = found.remedy(topic=f"topic {topic}", rights="CREATE")
+    if code == KafkaError.INVALID_REPLICATION_FACTOR:
+        remedy = (
+            "their default.replication.factor is more than there are brokers; lower it, or start those that are down"
+        )
+    return ConfigError(f"--bootstrap {bootstrap}: {found}: {remedy}")
 
 
 class _Demo:

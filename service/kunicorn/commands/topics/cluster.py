@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from kunicorn.clients.access import made, token_login
@@ -19,10 +19,13 @@ from kunicorn.commands.embedded import is_embedded
 from kunicorn.commands.topics.plan import CONFIGS, Change, Found, found_in
 from kunicorn.errors import ConfigError
 from kunicorn.ipc.messages import Token
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.librdkafka.properties import letter_properties
 from kunicorn.settings import Settings
 
+_LOOKING = "DESCRIBE_CONFIGS"
+"""The right to look at a topic's settings."""
 _LIMIT = 2 * REQUEST_TIMEOUT
 """Seconds: a new topic's partitions are spread over the brokers before CreateTopics is answered."""
 
@@ -51,7 +54,7 @@ class Admin:
             return {}
         found: dict[str, Mapping[str, str]] = {}
         for resource, answer in self._client.describe_configs(asked, request_timeout=_LIMIT).items():
-            entries = _answered(answer, f"the settings of topic {resource.name}", "DESCRIBE_CONFIGS")
+            entries = _answered(answer, f"the settings of topic {resource.name}", _LOOKING)
             found[resource.name] = {name: str(entries[name].value) for name in CONFIGS if name in entries}
         return found
 
@@ -71,13 +74,35 @@ class Admin:
         _answered(answer, f"the settings of topic {change.name}", "ALTER_CONFIGS")
 
 
+_REMEDIES: Mapping[int, str] = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "it has been created meanwhile; see kunicorn topics plan again",
+    ErrorCode.INVALID_PARTITIONS: "correct topics.partitions",
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "set topics.replication_factor to no more than there are brokers, or start those that are down"
+    ),
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "see the brokers' log",
+    ErrorCode.INVALID_CONFIG: "correct [topics], or see the brokers' version: they do not take that setting",
+}
+"""What to do where a topic is not made or changed; elsewhere such a refusal is taken for somebody else's answer."""
+_UNSURE = frozenset({ErrorCode.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT})
+
+
+def _remedy(code: int, what: str, rights: str) -> str:
+    known = _REMEDIES.get(code) or fault_of(code).remedy(topic=what, rights=rights)
+    changes = rights != _LOOKING
+    return (
+        f"{known}; what was asked for may be done yet: see kunicorn topics plan"
+        if changes and code in _UNSURE
+        else known
+    )
+
+
 def _answered(answer: Future[Any], what: str, rights: str) -> Any:
     try:
         return answer.result(_LIMIT + REQUEST_TIMEOUT)
     except KafkaException as error:
         code, why = error.args[0].code(), error.args[0].str()
-        found = fault_of(code)
-        raise ConfigError(f"{what}: {found} ({why}): {found.remedy(topic=what, rights=rights)}") from error
+        raise ConfigError(f"{what}: {fault_of(code)} ({why}): {_remedy(code, what, rights)}") from error
     except TimeoutError as error:
         raise ConfigError(f"{what}: no broker has answered within {_LIMIT:g} s; look whether it was done") from error
 

@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from kunicorn.commands.demo import scenario
-from kunicorn.commands.demo.scenario import DemoFailed, _cluster, run_demo
+from kunicorn.commands.demo.scenario import DemoFailed, _cluster, _refused, run_demo
 
 
 class Unanswered(Future[None]):
@@ -66,3 +67,8 @@ def test_sigterm_leaves_nothing_behind_on_ones_own_cluster(monkeypatch: pytest.M
     assert run_demo("127.0.0.1:9092", as_json=True) == 128 + signal.SIGINT
     assert len(LivingBroker.removed) == 2
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_brokers_that_are_too_few_for_their_own_replicas_are_told() -> None:
+    refused = KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR))
+    assert "default.replication.factor" in str(_refused("127.0.0.1:9092", "topic", refused))
