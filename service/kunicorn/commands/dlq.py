@@ -438,7 +438,8 @@ def run(  # noqa: PLR0913 - most are options
     """Plan, ask for confirmation, send. `letters`: another dead-letter topic than that of the settings; `group`: whose
     letters, if not those of the settings' group. `answer` gets the result for a program, also where not all letters
     were delivered. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
-    with opened(settings, letters, group) as topic:
+    # From the plan on: to PID 1 it would not come, and letters be sent until SIGKILL.
+    with sigterm_interrupts(), opened(settings, letters, group) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)

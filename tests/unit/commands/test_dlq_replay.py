@@ -221,6 +221,23 @@ def test_a_replay_that_ends_amid_its_letters_remembers_what_is_delivered_and_say
     assert (topic.remembered, told[0]["sent"]) == ({0: 2}, 2)
 
 
+def test_sigterm_ends_a_replay_amid_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pod it would go on, and be killed amid the letters."""
+    producer = PlayedProducer({b"a": None})
+    topic = PlayedTopic([b"a"], producer)
+
+    def ended() -> dict[int, Replayed]:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+        return {0: Replayed()}
+
+    monkeypatch.setattr(topic, "replayed", ended)
+    monkeypatch.setattr(dlq, "opened", lambda *_: nullcontext(topic))
+    with pytest.raises(KeyboardInterrupt):
+        replayed([])
+    assert (producer.partitions, signal.getsignal(signal.SIGTERM)) == ([], signal.SIG_DFL)
+
+
 def test_a_replay_that_ends_before_its_first_letter_tells_that_alone() -> None:
     topic = PlayedTopic([b"a"], PlayedProducer({}))
     letters, chosen, done = planned(topic)
