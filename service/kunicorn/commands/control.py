@@ -129,8 +129,10 @@ class RunningService:
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         connection = _Here(self.port, self.patience_for(action))
         headers = {"Content-Type": "application/json"}
+        further = "one elsewhere is found by --url, and takes http.token"
         try:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
+            further = f"if it has ended just now, what was asked for may be done; {further}"
             answer = connection.getresponse()
             told = _read(self.url, whole(answer, _LONGEST_ANSWER), answer.status, answer.headers)
         except TimeoutError as error:
@@ -140,7 +142,7 @@ class RunningService:
         except (OSError, http.client.HTTPException) as error:
             raise ConfigError(
                 f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
-                f"running, in this container, as this user? One elsewhere is found by --url, and takes http.token"
+                f"running, in this container, as this user? {further[0].upper()}{further[1:]}"
             ) from error
         finally:
             connection.close()

@@ -129,6 +129,25 @@ def test_a_service_that_ends_amid_its_answer_may_have_done_what_was_asked_for(se
         RunningService(url, TOKEN, 10).ask("seek", {})
 
 
+def test_a_service_of_this_machine_that_ends_before_its_answer_may_have_done_what_was_asked_for() -> None:
+    port = os.getpid()
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            while b"}" not in connection.recv(65_536):
+                pass
+
+    with requests.listen(port) as listening:
+        listening.listen()
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            with pytest.raises(ConfigError, match="If it has ended just now, what was asked for may be done; one else"):
+                RunningService("http://localhost", None, 10, port).ask("seek", {})
+        finally:
+            requests.forget(listening.getsockname())
+
+
 @contextmanager
 def hanging_up(sent: bytes) -> Iterator[str]:
     """The address of a service that reads one request, sends this and ends."""
