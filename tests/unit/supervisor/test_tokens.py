@@ -26,6 +26,7 @@ from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
 from kunicorn.supervisor.credentials import NoToken, Tokens
+from kunicorn.supervisor.workers.process import Child
 from tests.fakes.answering import Answer, answering
 from tests.fakes.driver import until
 from tests.unit.settings.files import LEAST, loaded
@@ -132,6 +133,11 @@ async def test_the_pid_of_a_helper_that_has_ended_is_nobodys(
     assert not keeper.owns(pids[0]), "another process may have it, and is to be reaped"
 
 
+def reaped(pid: int) -> int:
+    """How that child has ended, as `subprocess` has it; blocks until then."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 @pytest.mark.parametrize("call", ["socket.socketpair", "os.pidfd_open"])
 async def test_a_helper_for_which_there_is_no_descriptor_is_tried_again_later(
     call: str, calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
@@ -139,20 +145,40 @@ async def test_a_helper_for_which_there_is_no_descriptor_is_tried_again_later(
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    keeper = Tokens(asking("provide"))
+    keeper, pids, started = Tokens(asking("provide")), list[int](), credentials._start_helper
+
+    def start(sock: socket.socket) -> int:
+        pids.append(started(sock))
+        return pids[-1]
+
     with monkeypatch.context() as full:
         full.setattr(f"kunicorn.supervisor.credentials.{call}", refuse)
+        full.setattr(credentials, "_start_helper", start)
         with pytest.raises(NoToken, match=r"the process that fetches it cannot be started: .*Too many open files"):
             await keeper.fetch()
+    assert [*map(reaped, pids)] == [-signal.SIGKILL] * (call == "os.pidfd_open"), "one that nobody watches is killed"
+    assert [pid for pid in pids if keeper.owns(pid)] == []
     async with asyncio.timeout(LIMIT):
         assert (await keeper.fetch()).value
-    assert calls() == 1, "a helper that nobody watches is killed"
+    assert calls() == 1
 
 
-async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:
+async def test_a_provider_that_hangs_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, how = credentials.watch_exit, list[str]()
+
+    def watch(child: Child, on_exit: Callable[[str], None], *, with_group: bool) -> None:
+        def exited(ended: str) -> None:
+            how.append(ended)
+            on_exit(ended)
+
+        watched(child, exited, with_group=with_group)
+
+    monkeypatch.setattr(credentials, "watch_exit", watch)
     keeper = Tokens(asking("hang", timeout=1.0))
     with pytest.raises(NoToken, match=r"tokens:hang gave none within 1 s"):
         await keeper.fetch()
+    await until(lambda: how)
+    assert how == ["SIGKILL"]
 
 
 async def test_failures_are_tried_again_and_the_reason_is_what_a_login_gets(
