@@ -4,9 +4,9 @@ connection that works.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
@@ -21,6 +21,7 @@ from psycopg.pq import TransactionStatus
 from examples import offsets_in_postgres, offsets_in_sqlite
 from kunicorn import DrainDeadline, HandlerTimeout, Record
 from kunicorn.testing import HandlerTest, record
+from kunicorn.testing.stage import TimeOuts
 from tests import markdown
 
 DOCS = markdown.ROOT / "docs"
@@ -44,10 +45,15 @@ def test_a_call_that_is_interrupted_while_it_waits_for_the_files_lock_leaves_no_
     payments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "payments.db")
-    handle = payments.handle
+    handle, look, timed_out = payments.handle, TimeOuts._look, threading.Event()
+
+    def looked(watch: TimeOuts, *at: Any) -> None:
+        look(watch, *at)
+        if any(due == math.inf for _, due in watch._seen.values()):
+            timed_out.set()
 
     def release() -> None:
-        time.sleep(0.3)
+        assert timed_out.wait(60)
         other.execute("ROLLBACK")
 
     def beside(handler: Any, given: Record) -> Any:
@@ -57,6 +63,7 @@ def test_a_call_that_is_interrupted_while_it_waits_for_the_files_lock_leaves_no_
         return handle(handler, given)
 
     monkeypatch.setattr(payments, "handle", beside)
+    monkeypatch.setattr(TimeOuts, "_look", looked)
     holder = threading.Thread(target=release)
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         test = HandlerTest(payments, options={"path": path}, handler_timeout_ms=50, max_attempts=100)
