@@ -26,8 +26,9 @@ from kunicorn.observe import http, requests
 from tests.fakes.complete_settings import settings_of
 from tests.unit.observe.serving import Service, serving
 
-PORT, ANOTHER = 70_001, 70_002
-"""None that is: the names are of this test alone."""
+PORT = 70_000 + 4 * os.getpid()
+ANOTHER = PORT + 1
+"""None that is: the names are of this test alone, also those that every process of the machine sees."""
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users and namespaces need root")
 
