@@ -398,7 +398,7 @@ def test_a_handler_that_cancels_all_other_tasks_leaves_no_record_in_hand() -> No
     flights = flights_of(60)
     table: Any = Table(flights, at_once=10)
     executor = begun(handle, table, 10)
-    ended = [table.ended.get(timeout=10) for _ in flights]
+    ended = [table.ended.get(timeout=60) for _ in flights]
     assert {type(error) for _, error in ended} == {type(None), asyncio.CancelledError}
     assert sorted(tries) == list(range(60))
     executor.close()
@@ -419,8 +419,10 @@ def test_the_tasks_of_a_factory_that_the_handler_has_set_are_its_own() -> None:
 
     flights = flights_of(9)
     table: Any = Table(flights, at_once=3)
-    begun(handle, table, 3)
-    assert {table.ended.get(timeout=10)[1] for _ in flights} == {None}
+    executor = begun(handle, table, 3)
+    assert {table.ended.get(timeout=60)[1] for _ in flights} == {None}
+    executor._loop.call_soon_threadsafe(executor._loop.set_task_factory, None)
+    executor.close()
 
 
 def test_the_loops_thread_ends_as_the_executor_is_closed() -> None:
@@ -444,7 +446,7 @@ def test_the_loops_thread_ends_as_the_executor_is_closed() -> None:
     executor = begun(handle, table)
     assert table.ended.get(timeout=60) == (flights[0], None)
     executor.close()
-    executor._thread.join(10)
+    executor._thread.join(60)
     assert (executor._thread.is_alive(), executor._loop.is_closed()) == (False, True)
 
 
