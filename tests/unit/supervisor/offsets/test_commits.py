@@ -15,6 +15,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from tests.fakes.virtual_loop import virtual_time
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -73,12 +74,14 @@ def committer(broker: Broker, consumed: Consumed) -> OffsetCommitter:
 
 
 @pytest.mark.scenario("0118 commit_rebalance")
+@virtual_time(sockets=False)
 async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
     assert await committer(broker, consumed).commit_all([ZERO, ONE], 5)
     assert broker.requests == [{ZERO: Position(10), ONE: Position(20)}]
 
 
+@virtual_time(sockets=False)
 async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
 
@@ -92,6 +95,7 @@ async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
 
 
 @pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
+@virtual_time(sockets=False)
 async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
     broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
     task = asyncio.create_task(committer(broker, consumed).commit_all([ZERO], 5))
@@ -101,12 +105,14 @@ async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets
     assert broker.requests == [{ZERO: Position(10)}, {ZERO: Position(15)}]
 
 
+@virtual_time(sockets=False)
 async def test_a_partition_left_out_of_the_answer_is_committed_again() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 0})), Consumed(p0=10, p1=20)
     assert await committer(broker, consumed).commit_all([ZERO, ONE], 5)
     assert broker.requests[1] == {ONE: Position(20)}
 
 
+@virtual_time(sockets=False)
 async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_and_is_said_to_be_left() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
     assert not await committer(broker, consumed).commit_all([ZERO, ONE], 3600)
@@ -114,6 +120,7 @@ async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_
     assert consumed() == {ZERO: Position(10)}
 
 
+@virtual_time(sockets=False)
 async def test_invariant_8_what_was_given_up_is_tried_once_more_by_whoever_needs_it_committed() -> None:
     broker, consumed = Broker(*[CommitAnswer({ZERO: 29})] * 2), Consumed(p0=10)
     commits = committer(broker, consumed)
@@ -123,6 +130,7 @@ async def test_invariant_8_what_was_given_up_is_tried_once_more_by_whoever_needs
     assert consumed() == {}
 
 
+@virtual_time(sockets=False)
 async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
     denied, taken = CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 0})
     broker, consumed = Broker(denied, denied, taken, denied), Consumed()
@@ -134,6 +142,7 @@ async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.Captur
         assert commits.last_result == result
 
 
+@virtual_time(sockets=False)
 async def test_nothing_is_kept_of_an_offset_that_was_given_up_and_whose_partition_has_left() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 29}), CommitAnswer({ONE: 29})), Consumed(p0=10)
     commits = committer(broker, consumed)
@@ -144,6 +153,7 @@ async def test_nothing_is_kept_of_an_offset_that_was_given_up_and_whose_partitio
     assert commits._given_up == {ONE}
 
 
+@virtual_time(sockets=False)
 async def test_a_commit_of_which_nothing_is_taken_is_no_successful_one() -> None:
     """The time since the last one is what KunicornCommitsFailing rings by."""
     broker, consumed = Broker(CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
@@ -155,6 +165,7 @@ async def test_a_commit_of_which_nothing_is_taken_is_no_successful_one() -> None
 
 
 @pytest.mark.parametrize("error", [3, 100])
+@virtual_time(sockets=False)
 async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
     assert await committer(broker, consumed).commit_all([ZERO], 3600)
@@ -162,6 +173,7 @@ async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(err
 
 
 @pytest.mark.parametrize("error", [3, 100])
+@virtual_time(sockets=False)
 async def test_an_offset_of_a_topic_that_is_gone_is_given_up_as_soon_as_the_metadata_says_so(error: int) -> None:
     broker, consumed = Broker(*[CommitAnswer({ZERO: error})] * 1000), Consumed(p0=10)
     settling = asyncio.create_task(committer(broker, consumed).commit_all([ZERO], 3600))
@@ -171,6 +183,7 @@ async def test_an_offset_of_a_topic_that_is_gone_is_given_up_as_soon_as_the_meta
     assert consumed() == {ZERO: Position(10)}
 
 
+@virtual_time(sockets=False)
 async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_retry() -> None:
     broker, consumed = Broker(PeerError("reset")), Consumed()
     owned = {ZERO, ONE}
@@ -185,6 +198,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
 
 
 @pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
+@virtual_time(sockets=False)
 async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.may_commit = False
@@ -193,6 +207,7 @@ async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
 
 
 @pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect")
+@virtual_time(sockets=False)
 async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.gate.clear()
@@ -211,6 +226,7 @@ async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("undecided", [PeerError("no answer"), CommitAnswer({ZERO: 15}), CommitAnswer({ZERO: 7})])
+@virtual_time(sockets=False)
 async def test_a_commit_without_a_verdict_stays_pending_until_one_has_it(undecided: CommitAnswer | PeerError) -> None:
     """The broker holds heartbeats behind it: whoever sends them has to be as patient as beside the commit."""
     broker, consumed = Broker(undecided), Consumed(p0=10)
@@ -221,6 +237,7 @@ async def test_a_commit_without_a_verdict_stays_pending_until_one_has_it(undecid
     assert not commits.pending
 
 
+@virtual_time(sockets=False)
 async def test_a_refused_commit_is_not_pending() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 27})), Consumed(p0=10)
     commits = committer(broker, consumed)
@@ -229,6 +246,7 @@ async def test_a_refused_commit_is_not_pending() -> None:
 
 
 @pytest.mark.parametrize("error", [22, 25, 27])
+@virtual_time(sockets=False)
 async def test_an_error_that_concerns_membership_is_told_to_the_member(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
     await committer(broker, consumed).commit_all([ZERO], 0.05)
@@ -239,11 +257,13 @@ async def test_an_error_that_concerns_membership_is_told_to_the_member(error: in
     "testOnJoinPrepareWithOffsetCommitShouldKeepJoinAfterRebalanceTimeout",
     "testReconcilePartitionsRevokedWithFailedAutoCommitCompletesRevocationAnyway",
 )
+@virtual_time(sockets=False)
 async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
     broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
     assert not await committer(broker, consumed).commit_all([ZERO], 0.3)
 
 
+@virtual_time(sockets=False)
 async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_does_not_count_as_committed() -> None:
     broker, told = (
         Broker(CommitAnswer({ZERO: 29, ONE: 0})),
@@ -261,6 +281,7 @@ async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_does_n
     assert "this user needs READ on topic" in denied[ZERO]
 
 
+@virtual_time(sockets=False)
 async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 3})), Consumed()
     commits = committer(broker, consumed)
@@ -277,6 +298,7 @@ async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tr
         (PeerError("reset"), "the coordinator has not answered the commit"),
     ],
 )
+@virtual_time(sockets=False)
 async def test_a_start_offset_that_is_not_taken_in_time_is_told_with_the_last_answer(
     answer: CommitAnswer | PeerError, why: str
 ) -> None:
@@ -287,6 +309,7 @@ async def test_a_start_offset_that_is_not_taken_in_time_is_told_with_the_last_an
     assert told[ZERO].startswith(why)
 
 
+@virtual_time(sockets=False)
 async def test_a_start_offset_that_cannot_be_sent_is_told_with_that() -> None:
     broker = Broker()
     broker.may_commit = False
@@ -296,6 +319,7 @@ async def test_a_start_offset_that_cannot_be_sent_is_told_with_that() -> None:
     }
 
 
+@virtual_time(sockets=False)
 async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_and_none_if_that_is_too_long() -> None:
     whole = with_partitions(64, written(0, {5}))
     refused = CommitAnswer({ZERO: 12})
@@ -331,6 +355,7 @@ def very_many(count: int, ahead: int) -> dict[TopicPartition, Position]:
     return {TopicPartition("shop.orders.events.v1", number): Position(0, 3, done) for number in range(count)}
 
 
+@virtual_time(sockets=False)
 async def test_what_one_request_cannot_have_is_committed_in_several() -> None:
     broker, consumed = Log(), Consumed()
     consumed.left = very_many(1_500, 4_000)
@@ -341,6 +366,7 @@ async def test_what_one_request_cannot_have_is_committed_in_several() -> None:
     assert sum(map(len, broker.requests)) == 1_500
 
 
+@virtual_time(sockets=False)
 async def test_a_new_group_begins_with_however_many_partitions() -> None:
     broker, started = Log(), set[TopicPartition]()
     starts = {TopicPartition("t" * 110, number): Position(0, 0) for number in range(6_000)}
@@ -351,6 +377,7 @@ async def test_a_new_group_begins_with_however_many_partitions() -> None:
     assert started == starts.keys()
 
 
+@virtual_time(sockets=False)
 async def test_a_partition_that_leaves_is_in_the_first_request_and_does_not_wait_for_the_others() -> None:
     broker, consumed = Log(), Consumed(p0=10)
     consumed.left = {**very_many(1_500, 4_000), **consumed.left}
@@ -359,6 +386,7 @@ async def test_a_partition_that_leaves_is_in_the_first_request_and_does_not_wait
     assert broker.committed[ZERO] == Position(10)
 
 
+@virtual_time(sockets=False)
 async def test_what_is_refused_as_a_whole_is_told_once_until_it_changes(capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever the reaction is: most of these are repeated in silence else."""
     answers = [CommitAnswer({ZERO: error}) for error in (-1, -1, 14, 0, -1, 0)]
@@ -371,6 +399,7 @@ async def test_what_is_refused_as_a_whole_is_told_once_until_it_changes(capfd: p
     assert told == ["UNKNOWN_SERVER_ERROR (-1)", "COORDINATOR_LOAD_IN_PROGRESS (14)", "UNKNOWN_SERVER_ERROR (-1)"]
 
 
+@virtual_time(sockets=False)
 async def test_a_request_that_is_refused_does_not_keep_those_behind_it() -> None:
     first = list(very_many(1_500, 4_000))
     broker, consumed = Log(), Consumed()
@@ -384,6 +413,7 @@ async def test_a_request_that_is_refused_does_not_keep_those_behind_it() -> None
 
 
 @pytest.mark.parametrize("failure", [PeerError("down"), CommitAnswer(dict.fromkeys(very_many(1_500, 0), 16))])
+@virtual_time(sockets=False)
 async def test_where_all_requests_would_meet_the_same_one_is_sent(failure: PeerError | CommitAnswer) -> None:
     broker, consumed = Log(failure), Consumed()
     consumed.left = very_many(1_500, 4_000)
@@ -391,13 +421,14 @@ async def test_where_all_requests_would_meet_the_same_one_is_sent(failure: PeerE
     assert len(broker.requests) == 1
 
 
+@virtual_time(sockets=False)
 async def test_the_deadline_is_one_for_all_requests_together() -> None:
     broker, consumed = Log(), Consumed()
     consumed.left = very_many(1_500, 4_000)
     answer = broker.send_commit
 
     async def slowly(offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
-        # Longer than there is time, which is long enough for the first request on any machine.
+        # Longer than there is time.
         deadline = clock.now() + 2.5
         await Notifier().wait(lambda: False, deadline)
         return await answer(offsets)
@@ -407,6 +438,7 @@ async def test_the_deadline_is_one_for_all_requests_together() -> None:
     assert len(broker.requests) == 1
 
 
+@virtual_time(sockets=False)
 async def test_whoever_waits_for_the_commit_in_flight_waits_for_one_request() -> None:
     broker, consumed = Log(), Consumed()
     consumed.left = very_many(1_500, 4_000)
