@@ -71,7 +71,8 @@ class Bench:
         self.worker.consume(self.worker.starts()[tps(number)[0]], offset)
 
     def why(self, later: float = 0.0) -> str | None:
-        return self.run_until._why(clock.now() + later)
+        """So many seconds after it has begun, however long the test has taken."""
+        return self.run_until._why(self.run_until._began + later)
 
 
 async def test_partitions_are_fetched_up_to_the_end_that_they_had_when_they_came() -> None:
