@@ -18,9 +18,16 @@ import sys, threading, time
 from kunicorn.errors import ExitCode
 from kunicorn.supervisor.stop import Watchdog
 
+begun = threading.Semaphore(0)
+
 def stuck():
+    begun.release()
     while True:
         time.sleep(1)
+
+def all_stuck(threads):
+    for _ in range(threads):
+        begun.acquire()
 
 dog = Watchdog(lambda line: print(line, flush=True), lambda: print("workers are killed", flush=True))
 dog.start()
@@ -35,7 +42,8 @@ def ended(then: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_that_has_not_ended_in_time_is_ended_and_says_what_every_thread_is_at() -> None:
-    done = ended("dog.arm(60); dog.arm(0.2); dog.arm(60); stuck()")
+    armed = "all_stuck(2); dog.arm(60); dog.arm(0.2); dog.arm(60)"
+    done = ended(f"threading.Thread(target=lambda: exec({armed!r}), daemon=True).start(); stuck()")
     assert done.returncode == ExitCode.BUG
     assert "has not stopped in time" in done.stdout
     assert "workers are killed" in done.stdout
@@ -98,7 +106,7 @@ def test_a_reader_that_is_slow_gets_all_stacks_and_a_pipe_that_blocks_as_before(
     deep = "def deep(n):\n    deep(n - 1) if n else dog.bite('why')\n"
     many = "for _ in range(60): threading.Thread(target=stuck, daemon=True).start()\n"
     patient = "from kunicorn.supervisor import stop\nstop._STACKS = 60.0\n"
-    program = PROGRAM.format(then=patient + many + deep + "deep(50)")
+    program = PROGRAM.format(then=patient + many + "all_stuck(61)\n" + deep + "deep(50)")
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=writer) as process:
         said = b""
         while process.poll() is None or select.select([reader], [], [], 0)[0]:
