@@ -220,6 +220,10 @@ async def test_nodes_take_turns_and_one_that_is_doubted_has_a_short_one(
     one: FakeBroker, two: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has lost the controller would tell the leaders and the coordinator of before for as long as it lasts."""
+    # However long the machine stands still: a turn in doubt is a short one.
+    assert 0 < cluster_module._TURN_IN_DOUBT < cluster_module._TURN
+    monkeypatch.setattr(cluster_module, "_TURN_IN_DOUBT", 3600.0)
+    monkeypatch.setattr(cluster_module, "_TURN", 7200.0)
     first = await who_answers(cluster)
     (second,) = {one.port, two.port} - {first}
     cluster.doubt()
