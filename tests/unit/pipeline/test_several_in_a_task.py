@@ -136,10 +136,15 @@ def test_records_of_a_key_keep_their_order_and_those_of_others_do_not_wait_for_t
 
 def test_coroutines_run_in_one_loop() -> None:
     underway, most = 0, 0
+    all_there = asyncio.Event()
 
     async def handle(record: Record) -> Any:
         nonlocal underway, most
         underway, most = underway + 1, max(most, underway + 1)
+        if underway == 3:
+            all_there.set()
+        async with asyncio.timeout(SECONDS):
+            await all_there.wait()
         await asyncio.sleep(0.001)
         underway -= 1
         return Skip("x") if record.offset == 3 else None
@@ -450,7 +455,7 @@ def test_records_that_wait_for_another_try_are_kept_as_others_are(monkeypatch: p
 
     def handle(record: Record) -> Any:
         tried[record.offset] += 1
-        unfinished.append(stream.asked * 10 - sum(1 for times in tried.values() if times > 1))
+        unfinished.append(stream.asked * 10 - sum(1 for times in [*tried.values()] if times > 1))
         return Wait(0.05) if tried[record.offset] == 1 else None
 
     task = Task(handle, whole(stop=200), ordering="none", concurrency=4)
