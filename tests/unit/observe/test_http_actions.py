@@ -21,7 +21,6 @@ WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/j
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "_DENIED_SECONDS", 0.01)
-    monkeypatch.setattr(actions, "_BODY_SECONDS", 0.5)
 
 
 async def act(server: Server, action: str, body: Any = None, **headers: str) -> tuple[int, str]:
@@ -112,6 +111,22 @@ async def test_a_body_that_is_not_encoded_as_it_says_is_refused_and_writes_no_tr
     assert answer.startswith(b"HTTP/1.1 400"), answer
     assert service.done == []
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_body_that_is_announced_and_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "_BODY_SECONDS", 0.2)
+    service = Service()
+    async with serving(service, token=SecretStr(TOKEN)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            f"POST /actions/drain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{".encode()
+        )
+        async with asyncio.timeout(60):
+            answer = await reader.readline()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408"), answer
+    assert service.done == []
 
 
 async def test_an_action_that_fails_is_counted() -> None:
