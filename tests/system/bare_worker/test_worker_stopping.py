@@ -44,7 +44,8 @@ def test_a_partition_with_nothing_in_hand_stops_beside_a_handler_that_waits(
 
 
 def test_an_idle_worker_lets_go_without_waiting_for_its_runner(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    """Were the runner waited for, it would have moved behind each stop; by chance it moves behind a few."""
+    """Were the runner waited for, it would have moved behind each stop; by chance it moves behind a few, and on a busy
+    machine, where a stop takes as long as one of its turns, behind most."""
     kafka.create_topic(topic, 40)
     worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, dict.fromkeys(range(40), 0))
@@ -54,7 +55,7 @@ def test_an_idle_worker_lets_go_without_waiting_for_its_runner(processes: Rig, k
         worker.stop(grant)
         worker.expect(FetcherStopped)
         moved += worker.ping().runner != before
-    assert moved < 30, f"the runner has moved behind {moved} of 40 stops"
+    assert moved < 40, "the runner has moved behind each stop"
 
 
 def test_the_evidence_tells_what_is_in_hand_and_that_the_runner_does_not_move(
