@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import ssl
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +76,12 @@ def test_the_key_of_another_certificate_is_refused(files: Certificates) -> None:
 
 
 def test_a_directory_of_cas_will_do(files: Certificates, tmp_path: Path) -> None:
-    context(Tls(str(tmp_path)))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(context(Tls(str(tmp_path))), files)
+    told = ["openssl", "x509", "-hash", "-noout", "-in", str(files.ca)]
+    name = subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()
+    shutil.copy(files.ca, tmp_path / f"{name}.0")
+    shake_hands(context(Tls(str(tmp_path))), files)
 
 
 def test_a_description_of_tls_shows_no_password(files: Certificates) -> None:
