@@ -266,7 +266,8 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, flags=re.MULTILINE), "PID 1 of its namespace"
         assert re.search(r"^CapEff:\s+0+$", status, flags=re.MULTILINE)
         assert _in_container(pid, UID, image, "recycle", "0", "--config", release.config) == 0
-        assert "recycle was asked for over HTTP by this machine (" in log.read_text()
+        asked = "recycle was asked for over HTTP by this machine ("
+        wait_until(lambda: asked in log.read_text(), "who has asked, in the log", every=0.2)
         assert _in_container(pid, UID + 1, image, "recycle", "0", "--config", release.config) == 2
         (local,) = Path(f"/proc/{pid}/root/tmp").glob("kunicorn-http-*.sock")
         assert (stat.filemode(local.lstat().st_mode), local.lstat().st_uid) == ("srw-------", UID)

@@ -68,7 +68,7 @@ def test_a_session_timeout_that_the_brokers_have_shorter_for_the_group_ends_the_
     member.wait_running(1)
     assert member.status()["group"]["session_timeout"] == 47.0
     assert member.status()["group"]["lease_left"] <= 47.0
-    assert "is 47000, below group.session_timeout_ms = 60000" in member.output()
+    member.wait_said("is 47000, below group.session_timeout_ms = 60000")
     assert member.stop() == 0
 
 

@@ -254,7 +254,7 @@ def test_a_topic_that_may_be_seen_but_not_read_halts_until_the_right_that_is_mis
     member.wait(lambda: len(member.partitions("halted")) == 2, "both partitions to halt")
     for partition in member.partitions("halted"):
         assert f"this user needs READ on topic '{stage.topic}'" in partition["reason"]
-    assert "cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ" in member.output()
+    member.wait_said("cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ")
     secured.allow("bob", (ResourceType.TOPIC, stage.topic, AclOperation.READ))
     stage.wait_handled(0, 0, member)
     member.wait_running(2)

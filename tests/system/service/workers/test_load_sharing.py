@@ -42,7 +42,7 @@ def share(stage: Scene, slow: Mapping[str, str] = SLOW) -> None:
     made = moves(member, "load") + moves(member, "crowded")
     assert made >= 3
     assert moves(member, "count") == 0, "what loads have placed is not evened out by number"
-    assert member.output().count(" moves from worker ") >= made
+    member.wait(lambda: member.output().count(" moves from worker ") >= made, "each move in the log")
     assert (member.generation(), len(stage.rebalances())) == (generation, rebalances)
     assert member.stop() == 0
     finish(stage)
