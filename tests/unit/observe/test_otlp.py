@@ -314,7 +314,7 @@ def test_an_answer_without_end_and_one_that_sends_us_on_are_none(
     there: Collector, said: list[str], manner: Any
 ) -> None:
     there.manner = manner
-    asyncio.run(exporting(there, timeout_ms=1000, headers={"authorization": SecretStr(SECRET)}).export())
+    asyncio.run(exporting(there, headers={"authorization": SecretStr(SECRET)}).export())
     assert len(said) == 1
     assert set(there.paths) == {"/v1/metrics"}
 
