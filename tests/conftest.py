@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
 from collections.abc import Generator, Iterator
 
@@ -35,10 +36,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is collected."""
     members.GROUP_PROTOCOL = config.getoption("--group-protocol")
+    _ask_this_machine_directly()
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
     if allowed != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, wanted), most))
+
+
+def _ask_this_machine_directly() -> None:
+    """What tests start here is not behind the proxy by which the machine may reach everything else."""
+    if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
+        for name in ("no_proxy", "NO_PROXY"):
+            os.environ[name] = ",".join(filter(None, ["127.0.0.1", "localhost", os.environ.get(name)]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
