@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,20 @@ async def broker() -> AsyncIterator[FakeBroker]:
 async def one() -> AsyncIterator[FakeBroker]:
     async with FakeBroker(1) as broker:
         yield broker
+
+
+@pytest.fixture
+async def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The addresses of each name that there is, whatever this machine and its network know."""
+    known: dict[str, list[str]] = {}
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> Any:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in known[host]]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    return known
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ async def test_who_is_answered_meanwhile_knows_better_than_a_sweep_that_began_be
     await cluster.close()
 
 
-async def test_a_name_that_cannot_be_resolved_is_told() -> None:
+async def test_a_name_that_cannot_be_resolved_is_told(names: dict[str, list[str]]) -> None:
     cluster = Cluster(
         ["no-such-host.invalid:9092"],
         client_id="c",
@@ -146,6 +146,7 @@ async def test_a_name_that_cannot_be_resolved_is_told() -> None:
     )
     with pytest.raises(BrokersUnreachable, match="no broker answered: cannot resolve no-such-host"):
         await cluster.refresh([])
+    await cluster.close()
 
 
 @pytest.mark.scenario("0151 purge_brokers")
