@@ -81,10 +81,10 @@ def test_decoders_filters_and_middlewares_take_their_part_of_the_time(settings: 
 
 
 def test_each_record_of_a_run_has_the_whole_time() -> None:
-    run = HandlerTest(lambda given: time.sleep(0.2), handler_timeout_ms=2000, max_attempts=1).run(
-        *map(record, "abcdefghijklm")
+    run = HandlerTest(lambda given: time.sleep(0.4), handler_timeout_ms=5000, max_attempts=1).run(
+        *map(record, "abcdefghijklmn")
     )
-    assert run.outcomes == ["done"] * 13
+    assert run.outcomes == ["done"] * 14
 
 
 @pytest.mark.parametrize(
