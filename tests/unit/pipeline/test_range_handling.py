@@ -189,7 +189,7 @@ def test_a_call_that_takes_too_long_is_interrupted_and_fails() -> None:
             time.sleep(120)
 
     began = time.monotonic()
-    assert handled(handle, [messages(0, 1, 2)], 3, timeout_ms=50) == [
+    assert handled(handle, [messages(0, 1, 2)], 3, timeout_ms=200) == [
         (0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done"),
     ]  # fmt: skip
     assert time.monotonic() - began < 60

@@ -283,7 +283,7 @@ def test_a_call_that_takes_too_long_is_interrupted_and_tried_again() -> None:
             await asyncio.sleep(3600)
 
     fetched = [record(offset) for offset in range(3)]
-    rows = Task(handle, whole(), ordering="none", timeout_ms=50).run(fetched)
+    rows = Task(handle, whole(), ordering="none", timeout_ms=200).run(fetched)
     assert rows == {0: [(0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 10, 1, "done")]}
     assert calls.count(1) == 2
 
@@ -327,7 +327,7 @@ def test_time_outs_and_retries_come_in_time_while_the_reader_waits_for_the_broke
             await asyncio.sleep(3600)
         again.set()
 
-    task = Task(handle, whole(), timeout_ms=50)
+    task = Task(handle, whole(), timeout_ms=200)
     client: Any = Slow(again)
     file: Any = SimpleNamespace(records=lambda _: RangeReader(client, SECONDS))
     try:
