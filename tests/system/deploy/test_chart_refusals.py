@@ -315,7 +315,7 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     of_the_pod = (
         '[{"name": "%s", "value": "orders-$(POD)"}, {"name": "%s", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]'
     )
-    own = of_the_pod % ("KUNICORN_GROUP__GROUP_INSTANCE_ID", "KUNICORN_PRODUCING__TRANSACTIONAL_ID_PREFIX")
-    assert template(tools, "helm4", "--set-json", f"extraEnv={own}", files=[EXAMPLE])
+    its_own = of_the_pod % ("KUNICORN_GROUP__GROUP_INSTANCE_ID", "KUNICORN_PRODUCING__TRANSACTIONAL_ID_PREFIX")
+    assert template(tools, "helm4", "--set-json", f"extraEnv={its_own}", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])

@@ -145,7 +145,7 @@ class Narrow:
         fits = sum(len(value) for value, _ in batch) <= self._most
         self.taken += [value for value, _ in batch if fits]
         for _, answered in batch:
-            answered(None if fits else KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))  # type: ignore[arg-type]
+            answered(None if fits else KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         return 0
 
 

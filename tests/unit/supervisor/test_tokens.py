@@ -26,7 +26,7 @@ from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
 from kunicorn.supervisor.credentials import NoToken, Tokens
-from kunicorn.supervisor.workers.process import Child
+from kunicorn.supervisor.workers.process import Child, watch_exit
 from tests.fakes.answering import Answer, answering
 from tests.fakes.driver import until
 from tests.unit.settings.files import LEAST, loaded
@@ -164,14 +164,14 @@ async def test_a_helper_for_which_there_is_no_descriptor_is_tried_again_later(
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, how = credentials.watch_exit, list[str]()
+    how = list[str]()
 
     def watch(child: Child, on_exit: Callable[[str], None], *, with_group: bool) -> None:
         def exited(ended: str) -> None:
             how.append(ended)
             on_exit(ended)
 
-        watched(child, exited, with_group=with_group)
+        watch_exit(child, exited, with_group=with_group)
 
     monkeypatch.setattr(credentials, "watch_exit", watch)
     keeper = Tokens(asking("hang", timeout=1.0))

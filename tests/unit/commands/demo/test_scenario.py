@@ -51,7 +51,7 @@ class LivingBroker(GoneBroker):
     removed: ClassVar[list[str]] = []
 
     def delete_topics(self, names: list[str], **_: Any) -> dict[str, Future[None]]:
-        self.removed += names
+        self.removed.extend(names)
         return self.create_topics([NewTopic(name) for name in names])
 
     delete_consumer_groups = delete_topics
