@@ -219,7 +219,7 @@ _CONTROLLERS = (
 )
 _UNUSED = "see what stands between kunicorn and the brokers: the answer is about {what}, which kunicorn never asks for"
 _TOKENS = _UNUSED.format(what="delegation tokens")
-_TOPICS = _UNUSED.format(what="creating, changing or moving topics")
+_TOPICS = _UNUSED.format(what="moving or deleting topics")
 _SHARES = _UNUSED.format(what="share groups")
 _STREAMS = _UNUSED.format(what="Kafka Streams")
 _TELEMETRY = _UNUSED.format(what="telemetry")
@@ -319,11 +319,14 @@ _FINAL: Mapping[ErrorCode, str] = {
         "upgrade this broker, others speak what it does not; group.group_protocol = classic does without the consumer "
         "protocol"
     ),
-    _E.TOPIC_ALREADY_EXISTS: _TOPICS,
-    _E.INVALID_PARTITIONS: _TOPICS,
-    _E.INVALID_REPLICATION_FACTOR: _TOPICS,
-    _E.INVALID_REPLICA_ASSIGNMENT: _TOPICS,
-    _E.INVALID_CONFIG: _TOPICS,
+    _E.TOPIC_ALREADY_EXISTS: "look again: {topic} has been created meanwhile",
+    _E.INVALID_PARTITIONS: "correct topics.partitions",
+    _E.INVALID_REPLICATION_FACTOR: (
+        "start the brokers that are down, or lower topics.replication_factor, or the brokers' "
+        "default.replication.factor: it is more than there are brokers"
+    ),
+    _E.INVALID_REPLICA_ASSIGNMENT: _NOT_OURS,
+    _E.INVALID_CONFIG: "correct [topics], or upgrade the brokers: they do not take a setting of {topic}",
     _E.INVALID_REQUEST: _NOT_OURS,
     _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: "upgrade the brokers, or raise the topic's message.format.version",
     _E.POLICY_VIOLATION: "the brokers' policy forbids it: ask whoever runs the cluster what it allows",

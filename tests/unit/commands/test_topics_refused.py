@@ -45,8 +45,8 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_do(
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        (KafkaError.TOPIC_ALREADY_EXISTS, "created meanwhile; see kunicorn topics plan"),
-        (KafkaError.INVALID_REPLICATION_FACTOR, "set topics.replication_factor to no more than there are brokers"),
+        (KafkaError.TOPIC_ALREADY_EXISTS, "look again: topic letters has been created meanwhile"),
+        (KafkaError.INVALID_REPLICATION_FACTOR, "or lower topics.replication_factor, or the brokers' default"),
         (KafkaError.INVALID_PARTITIONS, "correct topics.partitions"),
         (KafkaError.REQUEST_TIMED_OUT, "may be done yet: see kunicorn topics plan"),
         (KafkaError._TIMED_OUT, "may be done yet: see kunicorn topics plan"),

@@ -137,10 +137,6 @@ def _refused(bootstrap: str, topic: str, error: KafkaException | TimeoutError) -
         )
     found = fault_of(code)
     remedy = found.remedy(topic=f"topic {topic}", rights="CREATE")
-    if code == KafkaError.INVALID_REPLICATION_FACTOR:
-        remedy = (
-            "their default.replication.factor is more than there are brokers; lower it, or start those that are down"
-        )
     return ConfigError(f"--bootstrap {bootstrap}: {found}: {remedy}")
 
 

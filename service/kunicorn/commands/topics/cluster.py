@@ -74,27 +74,14 @@ class Admin:
         _answered(answer, f"the settings of topic {change.name}", "ALTER_CONFIGS")
 
 
-_REMEDIES: Mapping[int, str] = {
-    ErrorCode.TOPIC_ALREADY_EXISTS: "it has been created meanwhile; see kunicorn topics plan again",
-    ErrorCode.INVALID_PARTITIONS: "correct topics.partitions",
-    ErrorCode.INVALID_REPLICATION_FACTOR: (
-        "set topics.replication_factor to no more than there are brokers, or start those that are down"
-    ),
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "see the brokers' log",
-    ErrorCode.INVALID_CONFIG: "correct [topics], or see the brokers' version: they do not take that setting",
-}
-"""What to do where a topic is not made or changed; elsewhere such a refusal is taken for somebody else's answer."""
 _UNSURE = frozenset({ErrorCode.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT})
 
 
 def _remedy(code: int, what: str, rights: str) -> str:
-    known = _REMEDIES.get(code) or fault_of(code).remedy(topic=what, rights=rights)
-    changes = rights != _LOOKING
-    return (
-        f"{known}; what was asked for may be done yet: see kunicorn topics plan"
-        if changes and code in _UNSURE
-        else known
-    )
+    known = fault_of(code).remedy(topic=what, rights=rights)
+    if rights == _LOOKING or code not in _UNSURE:
+        return known
+    return f"{known}; what was asked for may be done yet: see kunicorn topics plan"
 
 
 def _answered(answer: Future[Any], what: str, rights: str) -> Any:
