@@ -40,14 +40,13 @@ from kunicorn.ipc.messages import (
 )
 from kunicorn.observe import logs
 from kunicorn.worker.assembly import Assembled
-from kunicorn.worker.linux import ResidentMemory
+from kunicorn.worker.linux import ResidentMemory, exit_now
 from kunicorn.worker.stats import Collecting
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 5.0
 """After so long in silence the pipe is looked at: it may have been closed by the handler."""
 _PUT_OFF_TOLD = 50
-_STDERR = 2
 
 
 Said = StartFetcher | StopFetcher | TimedOut | DrainOver | CommitAs | EndTransactions | Rates | Drain | Token | Password
@@ -193,10 +192,10 @@ _TRACEBACK = select.PIPE_BUF // 2
 
 
 def _die(event: str, **fields: str) -> NoReturn:
-    """Exit now. The line is written only where that cannot block: a full stderr must not make an orphan."""
-    poll = select.poll()
-    poll.register(_STDERR, select.POLLOUT)
-    if poll.poll(0):
-        line = logs.rendered("error", "kunicorn.worker", {"event": event, **fields})
-        os.write(_STDERR, f"{line}\n".encode()[-select.PIPE_BUF :])
-    os._exit(ExitCode.BUG)
+    """Exit now: neither a stderr that takes no line, nor a line that cannot be rendered, must make an orphan."""
+    line = b""
+    try:
+        rendered = logs.rendered("error", "kunicorn.worker", {"event": event, **fields})
+        line = f"{rendered}\n".encode(errors="backslashreplace")
+    finally:
+        exit_now(ExitCode.BUG, line)

@@ -1,17 +1,20 @@
-"""Linux facilities of template and workers: dying with the supervisor, process names, threads and sockets, memory.
-Small, as it is part of every start.
+"""Linux facilities of template and workers: dying with the supervisor, or at once, process names, threads and sockets,
+memory. Small, as it is part of every start.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _HOP_SECONDS = 0.0002
+_STDERR = 2
 
 
 def _prctl(option: int, argument: int | bytes) -> None:
@@ -37,6 +40,24 @@ def wait_for_parent(supervisor: int, hop: int) -> bool:
     while (parent := os.getppid()) == hop:
         time.sleep(_HOP_SECONDS)
     return parent == supervisor
+
+
+def exit_now(status: int, line: bytes) -> NoReturn:
+    """End this process now, whatever its threads are in. Any thread. Raises nothing, and waits for nobody who reads
+    stderr, but where another process fills that between the look and the write.
+
+    The end of the line, as much as fits into a pipe at once, goes to stderr if that takes it now: of one that is full,
+    or that nobody reads any more, a write would block or fail, and the process would live on without the thread that it
+    cannot do without.
+    """
+    try:
+        poll = select.poll()
+        poll.register(_STDERR, select.POLLOUT)
+        # Where the reader is gone, poll answers as well: with an error, and often with POLLOUT beside it.
+        if any(event & select.POLLOUT for _, event in poll.poll(0)):
+            os.write(_STDERR, line[-select.PIPE_BUF :])
+    finally:
+        os._exit(status)
 
 
 def name_process(name: str) -> None:

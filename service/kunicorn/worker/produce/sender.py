@@ -35,12 +35,12 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.outputs import Made, Outgoing, calls_sending, refuse_two_committers, sending
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.worker.executors.executor import Returned
+from kunicorn.worker.linux import exit_now
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Outbox, OutputBatch
 from kunicorn.worker.produce.request_sizes import RequestSizes, with_following
 from kunicorn.worker.produce.telemetry import Output, SendTelemetry
 from kunicorn.worker.progress import InFlight
 
-LARGEST_REPORT = 4096
 _SWITCH_SECONDS = 0.0005
 """How long the handler keeps the interpreter from the sender, which needs it a few times for each batch: with Python's
 5 ms, transactions beside a handler that computes wait longer for it than for the brokers."""
@@ -144,8 +144,8 @@ class _SenderThread(threading.Thread):
 
 def end_worker(why: str, status: int) -> NoReturn:
     """End this process now, whatever its threads are in. Any thread."""
-    os.write(2, f"worker {os.getpid()}: {why}\n".encode()[-LARGEST_REPORT:])
-    os._exit(status)
+    # A text of the handler's may have a lone surrogate, and this is no time to raise.
+    exit_now(status, f"worker {os.getpid()}: {why}\n".encode(errors="backslashreplace"))
 
 
 HOPELESS = frozenset(
