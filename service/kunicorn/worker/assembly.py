@@ -42,6 +42,7 @@ from kunicorn.worker.fetching.client import Client, ClientStatistics, KnownTopic
 from kunicorn.worker.grants import AT_ONCE, Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
+from kunicorn.worker.linux import MORE_THREADS
 from kunicorn.worker.loop import Executors, Loop
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.letters import LetterSender
@@ -205,7 +206,12 @@ class _Senders:
         """
         target = self._given.configure.producing
         if target is not None and target.delivery == "transactions":
-            threading.Thread(target=self._end_left, args=(target, left), name="left-open", daemon=True).start()
+            thread = threading.Thread(target=self._end_left, args=(target, left), name="left-open", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The brokers end it, too, if later: no reason to end this worker with all that it has in hand.
+                _warn_of_left(left, f"{error}: {MORE_THREADS}")
 
     def _end_left(self, target: ProducingTarget, left: str) -> None:
         try:
@@ -214,12 +220,7 @@ class _Senders:
             for producer in producers:
                 take_over(producer)
         except (KafkaException, ValueError, TypeError) as error:
-            log.warning(
-                "what a dead worker has left open under %s is not ended, its partitions wait until the brokers end it "
-                "(producing.transaction_timeout_ms): %s",
-                left,
-                refused_by_producing(error),
-            )
+            _warn_of_left(left, refused_by_producing(error))
         else:
             log.info("what a dead worker has left open under %s is ended", left)
 
@@ -232,6 +233,15 @@ class _Senders:
         if self._given.login.is_bearer:
             properties["oauth_cb"] = self._given.login.bearer
         return self._given.makers.producer(properties, logger=librdkafka)
+
+
+def _warn_of_left(left: str, why: str) -> None:
+    log.warning(
+        "what a dead worker has left open under %s is not ended, its partitions wait until the brokers end it "
+        "(producing.transaction_timeout_ms): %s",
+        left,
+        why,
+    )
 
 
 def take_over(producer: Producer) -> None:

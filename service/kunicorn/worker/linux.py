@@ -15,6 +15,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _HOP_SECONDS = 0.0002
 _STDERR = 2
+MORE_THREADS = "raise the limit of processes (the container's pids limit, ulimit -u), which counts threads, too"
+"""What to do where no thread can be started."""
 
 
 def _prctl(option: int, argument: int | bytes) -> None:

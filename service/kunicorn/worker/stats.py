@@ -25,6 +25,7 @@ from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.ipc.messages import MOST_SERIES, Counted, Family, Observed, Sample
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared
+from kunicorn.worker.linux import MORE_THREADS
 
 _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in c.PROCESS_SECONDS.buckets)
 _OF_EVERY_TOPIC = (c.FAILURES, c.RETRIES, c.SKIPPED, c.WAITS)
@@ -173,6 +174,7 @@ class Collecting:
         self._handler = _Report(_Registry().families)
         self._client = _Report(client) if client is not None else None
         self._thread: threading.Thread | None = None
+        self._complained = False
         self._over = threading.Event()
 
     def news(self) -> tuple[list[Family] | None, list[Family] | None]:
@@ -180,9 +182,22 @@ class Collecting:
         thread; never waits.
         """
         if self._thread is None and self._needed():
-            self._thread = threading.Thread(target=self._keep, name="metrics", daemon=True)
-            self._thread.start()
+            self._thread = self._start()
         return self._changes()
+
+    def _start(self) -> threading.Thread | None:
+        """The thread that collects; None where none can be started now: the next Ping tries again, as metrics are not
+        worth the worker, with all that it has in hand.
+        """
+        thread = threading.Thread(target=self._keep, name="metrics", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._complained:
+                self._complained = True
+                log.warning("metrics are not collected: %s. It is tried again with each Ping: %s", error, MORE_THREADS)
+            return None
+        return thread
 
     def last(self) -> tuple[list[Family] | None, list[Family] | None]:
         """The same, as of now, for the last time: the user's collectors are not asked again. Caller: the runner's

@@ -14,6 +14,7 @@ from kunicorn.ipc.messages import Family, FromWorker, Pong
 from kunicorn.observe.metrics import Families
 from kunicorn.worker import stats
 from kunicorn.worker.stats import Collecting
+from tests.fakes.thread_limit import ThreadLimit
 from tests.waiting import wait_until
 
 
@@ -83,6 +84,22 @@ def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkey
     second = wait_until(lambda: handlers.news()[0], "the change")
     assert second[0].samples[0].value == 1
     assert handlers.news() == (None, None)
+    handlers.last()
+
+
+def test_where_no_thread_can_be_started_the_worker_goes_on_without_metrics_until_one_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the control thread that asks: with it the worker would end, and all that is in hand with that."""
+    Counter("steps", "")
+    handlers, limit = Collecting(None), ThreadLimit(monkeypatch, 0)
+    for _ in range(3):
+        assert handlers.news() == (None, None)
+    assert limit.refused == 3
+    (told,) = caplog.messages
+    assert told.startswith("metrics are not collected: can't start new thread. ")
+    limit.left = 1
+    assert wait_until(lambda: handlers.news()[0], "the first collection")[0].name == "steps"
     handlers.last()
 
 

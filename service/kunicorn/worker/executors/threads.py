@@ -17,6 +17,7 @@ from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, clear_frames
 from kunicorn.observe import logs
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
+from kunicorn.worker.linux import MORE_THREADS
 from kunicorn.worker.progress import InFlight, Slots
 
 log = logging.getLogger("kunicorn.worker")
@@ -50,6 +51,8 @@ class ThreadExecutor:
         self._loop: Told
         self._stirred = threading.Condition()
         self._started = 0
+        self._short = False
+        """The last one could not be started, and that was told."""
         self._idle = 0
         self._watched = False
         """One of those that are idle looks when the handler's gate opens: the loop may be in a call for long."""
@@ -71,8 +74,29 @@ class ThreadExecutor:
             if self._idle:
                 self._stirred.notify()
             elif self._started < self._most:
-                self._started += 1
-                threading.Thread(target=self._serve, name=f"handler-{self._started}", daemon=True).start()
+                self._start_another()
+
+    def _start_another(self) -> None:
+        """Start a thread; where there are some, and no more can be had, go on with those. Raises `RuntimeError` where
+        there are none. Holds the lock.
+
+        It counts once it is started: what ended the worker here would do so in its successors, too, and a record that
+        was in hand each time would count as one that kills workers.
+        """
+        try:
+            threading.Thread(target=self._serve, name=f"handler-{self._started + 1}", daemon=True).start()
+        except RuntimeError as error:
+            if not self._started:
+                raise
+            if not self._short:
+                self._short = True
+                log.warning(
+                    "only %d of %d handler threads could be started: %s. Records are handled with those until there "
+                    "is room for more: %s, or lower the concurrency", self._started, self._most, error, MORE_THREADS,
+                )  # fmt: skip
+        else:
+            self._started += 1
+            self._short = False
 
     def interrupt(self, flight: InFlight, error: BaseException, offset: int) -> None:
         with self._interrupting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,11 +18,12 @@ from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Configure, EndTransactions
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, MemoryProducer, SentRecord
 from kunicorn.worker import assembly
-from kunicorn.worker.assembly import Makers, assemble
+from kunicorn.worker.assembly import Assembled, Makers, assemble
 from kunicorn.worker.control import apply
 from kunicorn.worker.produce.outbox import Entry, GivenUp, Outbox, OutputBatch
 from kunicorn.worker.produce.sender import Sender
 from tests.fakes.origins import FakeOrigin
+from tests.fakes.thread_limit import ThreadLimit
 from tests.unit.worker.produce.output_batches import entry
 from tests.unit.worker.whole import order
 from tests.waiting import wait_until
@@ -45,6 +46,7 @@ def producers(
     *told: EndTransactions,
     batches: Sequence[OutputBatch] = (),
     sent: dict[str, list[SentRecord]] | None = None,
+    tell: Callable[[Assembled, EndTransactions], None] = apply,
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """The properties of each that a worker makes, and the numbers of senders that it starts. `told`: what the
     supervisor says then; `batches`: what is delivered, which `sent` has by the `acks` of its producer."""
@@ -75,7 +77,7 @@ def producers(
     )
     assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, producer=make, senders=senders))
     for message in told:
-        apply(assembled, message)
+        tell(assembled, message)
     for batch in batches:
         given_up = any(each.given_up is not None for each in batch.entries)
         threads[-1 if given_up else 0].senders[0].deliver(batch)
@@ -114,6 +116,22 @@ def test_what_a_dead_worker_has_left_open_is_ended_under_its_ids_when_the_superv
     wait_until(lambda: len(taken) == 6, "each id is taken")
     assert [properties["transactional.id"] for properties in made[3:]] == [f"orders-0-1-{each}" for each in "abc"]
     assert senders == [3], "nothing is sent under them"
+
+
+def test_where_no_thread_can_be_started_for_that_the_brokers_end_it_later_and_the_worker_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def apply_without_threads(worker: Assembled, said: EndTransactions) -> None:
+        with monkeypatch.context() as limited:
+            ThreadLimit(limited, 0)
+            apply(worker, said)
+
+    target = ProducingTarget("transactions", None, "o", CLIENT, 10, 1000, 100)
+    made, _ = producers(target, EndTransactions("orders-0-1"), tell=apply_without_threads)
+    assert len(made) == 3, "those of its own"
+    (told,) = [each for each in caplog.messages if "left open" in each]
+    assert told.startswith("what a dead worker has left open under orders-0-1 is not ended, its partitions wait ")
+    assert ": can't start new thread: raise the limit of processes" in told
 
 
 def test_a_worker_without_transactions_has_no_producer_for_that() -> None:
