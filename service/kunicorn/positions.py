@@ -142,6 +142,7 @@ def _cut_one(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
 
 
 def skew(ranges: Sequence[OffsetRange]) -> float:
-    """Size of the largest range relative to the median; 1.0 where there is nothing to compare."""
+    """Size of the largest range relative to the median, the lower one of two; 1.0 where there is nothing to compare."""
     sizes = sorted(each.size for each in ranges)
-    return sizes[-1] / sizes[len(sizes) // 2] if sizes and sizes[len(sizes) // 2] else 1.0
+    median = sizes[(len(sizes) - 1) // 2] if sizes else 0
+    return sizes[-1] / median if median else 1.0

@@ -64,6 +64,7 @@ def test_the_largest_range_starts_first() -> None:
     small, large = OffsetRange("a", 0, 0, 1), OffsetRange("b", 0, 0, 9)
     assert largest_first([small, large]) == [large, small]
     assert skew([small, large, small]) == 9.0
+    assert skew([small, large]) == 9.0
 
 
 @pytest.mark.parametrize(
