@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -144,6 +144,13 @@ def utc(ms: int | None, timespec: str = "seconds") -> str:
 # Twenty digits are longer than any log: `int` refuses thousands of them, and no `float` holds hundreds.
 _AGO = re.compile(r"(?P<count>\d{1,20})(?P<unit>[smhd])")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(when: datetime) -> int:
+    """Whole milliseconds from 1970 on to that time, which has a zone."""
+    # Not by way of seconds as a float: for many a time that is one too few, and a record of the one before is taken in.
+    return (when - _BEGIN) // timedelta(milliseconds=1)
 
 
 def moment(option: str, text: str, now_ms: int) -> int:
@@ -159,7 +166,7 @@ def moment(option: str, text: str, now_ms: int) -> int:
         parsed = None
     if parsed is None or parsed.tzinfo is None:
         raise ConfigError(f"{option} {text!r} is neither a time with its zone (2026-01-31T12:00:00Z) nor an age (2h)")
-    if (ms := int(parsed.timestamp() * 1000)) < 0:
+    if (ms := milliseconds(parsed)) < 0:
         # ListOffsets takes -1 for the end of a log, and -2 for its beginning.
         raise ConfigError(f"{option} {text!r} is before 1970, where Kafka's timestamps begin")
     return ms

@@ -17,7 +17,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings.checks import Section, is_kafka_name
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
-from kunicorn.text import listed
+from kunicorn.text import listed, milliseconds
 
 CLIENTS_GROUP = "kunicorn-assign"
 """`group.id` where [assign] is used and none is given. librdkafka's clients must carry one; nobody joins it."""
@@ -100,9 +100,9 @@ def _milliseconds(text: str) -> int:
         raise ValueError(_START) from None
     if when.tzinfo is None:
         raise ValueError(f"a time without a zone is another time on another machine; write {when.isoformat()}Z for UTC")
-    if when.timestamp() < 0:
+    if (ms := milliseconds(when)) < 0:
         raise ValueError("before 1970, where Kafka's timestamps begin")
-    return int(when.timestamp() * 1000)
+    return ms
 
 
 _NAMED_STARTS: Mapping[str, int] = {"earliest": -2, "latest": -1}
