@@ -118,12 +118,15 @@ class Fetcher:
             self._running.cancel()
 
     async def run(self) -> None:
-        """Serve every broker that something is asked of, and keep the metadata; never returns. Cancelled, it closes its
-        connections."""
+        """Serve every broker that something is asked of, keep the metadata, and look whether brokers that failed are
+        well again; never returns. Cancelled, it closes its connections."""
         self._cluster = self._made()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_learning(), name="metadata")
+                # Else one that failed once is not asked again while another answers, and what `learn` wants a second
+                # broker's word for the same one says again.
+                tasks.create_task(self._cluster.retry_failed(), name="nodes that failed")
                 await self._keep_serving(tasks)
         finally:
             await self._cluster.close()

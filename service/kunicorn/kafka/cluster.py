@@ -79,7 +79,7 @@ _METADATA = "metadata"
 """The purpose of the connections for questions that any broker can answer."""
 
 _LOGIN = "login"
-"""The purpose of connections that are opened to see whether a node that refused us still does."""
+"""The purpose of connections that are opened to see whether a node that refused us, or failed, still does."""
 
 _LOGIN_AGAIN = 30.0
 """Seconds between such tries."""
@@ -252,21 +252,30 @@ class Cluster:
         return next(iter(self._refusals.values()), None)
 
     async def retry_failed(self, pause: float = _LOGIN_AGAIN) -> None:
-        """Every `pause` seconds, for ever, log in anew at the nodes that refused us, and ask anew where none answered.
-        Where nothing else is wanted of them, they would count as refusing, or as out, for good: a node may have learnt
-        of a new password a second after the others.
+        """Every `pause` seconds, for ever, log in anew at the nodes that refused us, connect anew to those that failed,
+        and ask anew where none answered; each node once. Where nothing else is wanted of them, they would count as
+        refusing, as sick, or as out, for good: a node may have learnt of a new password a second after the others. And
+        while all others count as sick, one alone is asked, whatever is doubted of it.
 
-        Caller: the service, as a task.
+        Caller: the service, and each fetcher, as a task.
         """
         while True:
             await asyncio.sleep(pause)
             for node_id in list(self._refusals):
-                with contextlib.suppress(PeerError):
-                    await self.connection(node_id, _LOGIN)
-                self.disconnect(node_id, _LOGIN)
+                await self._probe(node_id)
             if self.outage is not None:
                 with contextlib.suppress(PeerError):
                     await self.refresh(())
+                continue
+            # Of those that the metadata names: the bootstrap servers are asked last whether or not they are well.
+            for node_id in sorted(self._sick.intersection(self.metadata.brokers).difference(self._refusals)):
+                await self._probe(node_id)
+
+    async def _probe(self, node_id: int) -> None:
+        """Connect to it, for nothing but to see whether it is well: `_open` notes that."""
+        with contextlib.suppress(PeerError):
+            await self.connection(node_id, _LOGIN)
+        self.disconnect(node_id, _LOGIN)
 
     def doubt(self) -> None:
         """Ask another node soon, if there is one: what the one that answers has said does not fit what others say."""

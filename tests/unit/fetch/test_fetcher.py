@@ -342,6 +342,22 @@ async def test_nor_does_such_a_broker_when_the_leader_that_was_fetched_from_has_
             assert await offsets_out_of(queue, 20) == [*range(20)]
 
 
+@virtual_time()
+async def test_brokers_that_failed_once_are_asked_for_the_metadata_again_when_they_are_well() -> None:
+    """Else the one that has lost the controller would be the only one that is asked, for as long as it answers."""
+    async with FakeBroker(1, OLD) as before, FakeBroker(2, OLD) as stale, FakeBroker(3, OLD) as leader:
+        every = [before, stale, leader]
+        stale.lead(every, {"orders": {0: (1, 3)}})
+        leader.lead(every, {"orders": {0: (3, 4)}})
+        metadata = leader.script[Api.METADATA]
+        before.script[Api.API_VERSIONS] = lambda _: HangUp
+        leader.script[Api.METADATA] = lambda _: HangUp
+        async with fetching(stale):
+            await leader.wait_for(Api.METADATA)
+            leader.script[Api.METADATA] = metadata
+            await until(lambda: Api.FETCH in leader.apis(), PATIENCE)
+
+
 async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_broker_offers() -> None:
     """A cluster whose brokers are newer than the protocol between them: it has no ids (KIP-516)."""
     async with FakeBroker(1, {Api.FETCH: (BY_NAME, 17)}) as broker:

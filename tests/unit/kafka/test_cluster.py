@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, blank_response, nested
+from tests.fakes.virtual_loop import virtual_time
 
 TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
 
@@ -317,6 +319,68 @@ async def test_a_node_that_refused_our_login_is_tried_again_although_nobody_asks
     assert set(cluster.metadata.brokers) == {1, 2}
     again.cancel()
     await cluster.close()
+
+
+async def test_nodes_that_failed_once_take_turns_again_when_they_are_well_although_nobody_else_connects_to_them(
+    one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the one that went on answering would be the second to confirm what it has said, for ever."""
+    opened, tries, away = Connection.open, Counter[int](), True
+
+    async def open_or_fail(address: Address, *rest: Any) -> Connection:
+        tries[address.port] += 1
+        if away and address.port != one.port:
+            raise ConnectionLost(f"cannot connect to {address}")
+        return await opened(address, *rest)
+
+    monkeypatch.setattr(Connection, "open", open_or_fail)
+    async with FakeBroker(3) as three:
+        for broker in (one, two, three):
+            broker.lead([one, two, three], TOPICS)
+        cluster = cluster_of(one)
+        await cluster.refresh(["t"])
+        for node in (2, 3):
+            with pytest.raises(ConnectionLost):
+                await cluster.connection(node, "fetch")
+        away = False
+        cluster.ask_another()
+        assert await who_answers(cluster) == one.port, "no other is well, as far as is known"
+        tries.clear()
+        again = asyncio.ensure_future(cluster.retry_failed(0.01))
+        await until(lambda: tries[two.port] > 0 and tries[three.port] > 0)
+        await until(lambda: not two.open and not three.open)
+        turns = []
+        for _ in range(4):
+            cluster.ask_another()
+            turns.append(await who_answers(cluster))
+        assert all(before != later for before, later in pairwise([one.port, *turns])), turns
+        again.cancel()
+        await cluster.close()
+
+
+@virtual_time()
+async def test_a_node_that_stays_away_is_tried_once_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, tries = Connection.open, Counter[int]()
+
+    async def open_or_fail(address: Address, *rest: Any) -> Connection:
+        tries[address.port] += 1
+        if address.port == gone.port:
+            raise ConnectionLost(f"cannot connect to {address}")
+        return await opened(address, *rest)
+
+    monkeypatch.setattr(Connection, "open", open_or_fail)
+    async with FakeBroker(1) as well, FakeBroker(2) as gone:
+        well.lead([well, gone], TOPICS)
+        cluster = cluster_of(well)
+        await cluster.refresh(["t"])
+        with pytest.raises(ConnectionLost):
+            await cluster.connection(2, "fetch")
+        tries.clear()
+        again = asyncio.ensure_future(cluster.retry_failed(30.0))
+        await asyncio.sleep(100.0)
+        assert tries == {gone.port: 3}
+        again.cancel()
+        await cluster.close()
 
 
 async def test_a_refusal_is_told_although_a_hundred_others_were_told_before_it(
