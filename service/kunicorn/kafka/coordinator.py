@@ -453,7 +453,8 @@ class Coordinator:
     async def find(self, timeout: float | None = None) -> Broker:
         """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (3 s by default).
 
-        Raises `CoordinatorUnavailable` with Kafka's error code, `BrokersUnreachable` if nobody answered at all.
+        Raises `CoordinatorUnavailable` with Kafka's error code, `BrokersUnreachable` if nobody answered at all. After
+        the former the next look-up may ask another node.
         """
         limit = min(self._cluster.request_timeout, _LOOK_UP_TIMEOUT) if timeout is None else timeout
 
@@ -463,6 +464,9 @@ class Coordinator:
 
         answer = found(await self._cluster.ask_any(ask, limit), self._group_id)
         if answer.broker is None:
+            # As it has answered, its turn would go on: one that is cut off from the controllers would be asked for
+            # longer than a session lasts.
+            self._cluster.doubt()
             raise CoordinatorUnavailable(
                 answer.error,
                 f"no coordinator for group {self._group_id!r}: {describe(answer.error)} {answer.why}".strip(),

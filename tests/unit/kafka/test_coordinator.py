@@ -130,6 +130,30 @@ async def test_a_refused_look_up_carries_the_error(broker: FakeBroker, cluster: 
     assert refused.value.error == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
+@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_a_broker_that_goes_on_knowing_no_coordinator_is_left_for_another_one(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, error: ErrorCode
+) -> None:
+    """It may be cut off from the controllers. With a turn as long as that of others it would be asked for longer than a
+    session lasts."""
+    monkeypatch.setattr("kunicorn.kafka.cluster._TURN_IN_DOUBT", 0.0)
+    async with FakeBroker(8) as cut_off:
+        for each in (broker, cut_off):
+            each.lead([broker, cut_off], {})
+        cut_off.script[Api.FIND_COORDINATOR] = lambda asked: names(asked, broker, error=error)
+        cluster = cluster_of(cut_off)
+        await cluster.refresh(["t"])
+        # The other one was tried later, so this one is asked first; and it goes on answering.
+        await cluster.connection(broker.node_id, "control")
+        coordinator = Coordinator(cluster, "g")
+        with pytest.raises(CoordinatorUnavailable) as unknown:
+            await coordinator.find()
+        assert unknown.value.error == error
+        assert (await coordinator.find()).node_id == broker.node_id
+        assert cut_off.apis().count(Api.FIND_COORDINATOR) == 1
+        await cluster.close()
+
+
 async def test_an_answer_about_other_groups_is_no_coordinator(broker: FakeBroker, cluster: Cluster) -> None:
     broker.script[Api.FIND_COORDINATOR] = lambda asked: names(asked, broker, key="another")
     with pytest.raises(CoordinatorUnavailable, match="does not mention the group") as refused:
