@@ -16,8 +16,8 @@ monotonic seconds and arguments.
    topic it is. Where that is not known, it is the one that the metadata names when something is first fetched, and
    nobody here notices if that was created anew before.
    A broker that lags names the topic before: another id counts once the metadata names it again, by another broker if
-   one is well, and whoever was asked under the old one meanwhile did not answer. Where nobody has answered under that
-   yet, this takes a second and more.
+   one is well, and whoever was asked under the old one has refused it. Where nobody has answered under that yet, this
+   takes a second and more; where nobody has refused it, most of a minute, as silence may be a restart.
    An id that was not told is none: amid an upgrade of brokers from before 2.8 one answers with ids, and another without
    (KIP-516). Brokers before 3.1 are asked by names, and answer of whatever topic has the name. Of one that was created
    anew while it was fetched, only the supervisor notices it there.
@@ -48,6 +48,14 @@ BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
 _ANEW_AFTER = 4
 """Failures in a row, a second and more: a topic that was created anew is handed out under its new id before all brokers
 have heard of it. Where nobody has answered under that id yet, nobody contradicts them."""
+_SILENT_ANEW_AFTER = 45
+"""Likewise where no broker has refused the id, most of a minute: a leader that restarts is silent, too, and a broker
+that has lost the controller names the topic of before meanwhile. Longer than until the cluster has tried the brokers
+that failed again: another one than that is asked then, if one is well."""
+_ID_REFUSED = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+"""By these a broker says that it has no such topic."""
 _MOST_BYTES = 1 << 30
 BEHIND_DAMAGE = "none behind it is handled until kunicorn resume, or kunicorn seek"
 
@@ -106,6 +114,9 @@ class Place:
     renamed: tuple[bytes, int] | None = None
     """Another id that the metadata has named since the last answer that counted, and `failures` at that time. Metadata
     with the id that is asked for takes it back."""
+    id_refused: bool = False
+    """A broker that was asked has said that it does not know the topic, and since then neither an answer that counted
+    nor the metadata has said otherwise."""
     ended: bool = False
     stop: int | None = None
     """It is asked for no more once its offset is there. None: until it is removed."""
@@ -248,7 +259,7 @@ class Fetching:
                     self.unsure = True
                     self._look_for_leader(place)
                 continue
-            place.renamed = None
+            place.renamed, place.id_refused = None, False
             if topic_id != place.topic_id:
                 self._unask(place)
                 place.topic_id, place.leader_epoch = topic_id, NO_EPOCH
@@ -277,8 +288,10 @@ class Fetching:
             place.failures += 1
 
     def leaderless(self, failures: int) -> list[TopicPartition]:
-        """Partitions whose leader nobody has told, so many times in a row or more."""
-        return [place.tp for place in self if place.leader == NOBODY and not place.ended and place.failures >= failures]
+        """Partitions whose leader nobody has told, so many times in a row or more. Of one that the metadata has under
+        another id a leader was told, which is not asked."""
+        leaderless = [place for place in self if place.leader == NOBODY and not place.ended and place.renamed is None]
+        return [place.tp for place in leaderless if place.failures >= failures]
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -412,6 +425,7 @@ class Fetching:
         if (why := _refused(place, part.error, from_leader=from_leader)) is not None:
             return self._end(place, why)
         reaction = reaction_to(part.error, from_leader=from_leader)
+        place.id_refused |= part.error in _ID_REFUSED
         if part.error == ErrorCode.OFFSET_OUT_OF_RANGE and not named:
             place.unknown_to_replica = place.last_epoch, place.leader_epoch
         place.replica = NOBODY
@@ -517,7 +531,7 @@ class Fetching:
 
 def _note_answer(place: Place, part: Part) -> None:
     """An answer without an error, which counts for the partition."""
-    place.renamed = None
+    place.renamed, place.id_refused = None, False
     if (part.preferred_replica == NOBODY or part.rows) and not part.incomplete:
         # Else the leader's word would have a replica that is never reached tried ten times a second, and a batch of
         # which never more than a part comes would be asked for without a pause.
@@ -546,10 +560,11 @@ def _truncated(place: Place, part: Part) -> str:
 
 def _is_anew(place: Place, topic_id: bytes) -> bool:
     """Whether the topic has that other id for good."""
-    if place.renamed is not None and place.renamed[0] == topic_id:
-        return place.failures - place.renamed[1] >= (1 if place.began else _ANEW_AFTER)
-    place.renamed = (topic_id, place.failures)
-    return False
+    if place.renamed is None or place.renamed[0] != topic_id:
+        place.renamed = (topic_id, place.failures)
+        return False
+    refused = 1 if place.began else _ANEW_AFTER
+    return place.failures - place.renamed[1] >= (refused if place.id_refused else _SILENT_ANEW_AFTER)
 
 
 def _anew(tp: TopicPartition) -> str:

@@ -463,23 +463,76 @@ def test_what_is_asked_while_a_request_is_lost_is_not_lost_with_it() -> None:
     assert {place.tp for place in table.known(1).placed} == {A, B}
 
 
+REFUSALS = [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 @pytest.mark.scenario("0107 topic_recreate")
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else(*, lost: bool) -> None:
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else(error: ErrorCode) -> None:
     table = fetching(A, B)
     answer(table, 1, Said(next_offset=11, rows=1))
     assert table.learn(led(1, 1, topic_id=OTHER), 1.0) == []
     assert table.sent(1).asks[B].topic_id == OTHER
     table.known(1)
-    if lost:
-        table.unreached(1, 1.0)
-    else:
-        table.meet(1, 7, [Said(error=ErrorCode.UNKNOWN_TOPIC_ID)], 1.0)
+    table.meet(1, 7, [Said(error=error)], 1.0)
     assert table.wants_metadata
     (news,) = table.learn(led(1, 1, topic_id=OTHER), 1.1)
     assert news.tp == A
     assert news.fault is not None
     assert "created anew" in news.fault.error
+
+
+def unreached(table: Fetching, now: float) -> None:
+    """What is asked of the first broker is not answered."""
+    table.wake(now)
+    assert table.asks_of(1)
+    table.sent(1)
+    table.unreached(1, now)
+
+
+def test_the_silence_of_a_leader_that_restarts_is_no_word_for_what_a_broker_that_lags_names() -> None:
+    """The partition would halt until a person acts."""
+    table = fetching(A)
+    answer(table, 1, Said(next_offset=11, rows=1))
+    for failures in range(1, 11):
+        unreached(table, failures * SOON)
+        assert table.learn(led(2, topic_id=OTHER, epoch=1), failures * SOON) == []
+        assert table.unsure, "another broker is asked next"
+    table.wake(11 * SOON)
+    assert answer(table, 1, Said(next_offset=12, rows=1), now=11 * SOON), "it goes on"
+    unreached(table, 12 * SOON)
+    assert table.learn(led(2, topic_id=OTHER, epoch=1), 12 * SOON) == []
+
+
+@pytest.mark.parametrize("takes_back", ["the leader", "the metadata"])
+def test_a_refusal_that_was_taken_back_makes_no_silence_count(takes_back: str) -> None:
+    """A broker refuses what it has not heard of yet, as when it has just started."""
+    table = fetching(A)
+    answer(table, 1, Said(next_offset=11, rows=1))
+    answer(table, 1, Said(error=ErrorCode.UNKNOWN_TOPIC_ID), now=SOON)
+    table.wake(2 * SOON)
+    if takes_back == "the leader":
+        answer(table, 1, Said(next_offset=12, rows=1), now=2 * SOON)
+    else:
+        table.learn(led(1), 2 * SOON)
+    for failures in range(3, 6):
+        unreached(table, failures * SOON)
+        assert table.learn(led(2, topic_id=OTHER, epoch=1), failures * SOON) == []
+
+
+def test_a_leader_that_is_silent_for_long_contradicts_nobody_who_names_another_topic() -> None:
+    """It may be gone for good, with the topic of before."""
+    table = fetching(A)
+    answer(table, 1, Said(next_offset=11, rows=1))
+    news: list[News] = []
+    silences = 0
+    while not news:
+        silences += 1
+        unreached(table, silences * SOON)
+        news += table.learn(led(2, topic_id=OTHER), silences * SOON)
+    assert 30 * BACKOFF.longest_seconds < silences < 60 * BACKOFF.longest_seconds
+    assert news[0].fault is not None
+    assert "created anew" in news[0].fault.error
 
 
 def placed_by_id() -> Fetching:
@@ -490,10 +543,11 @@ def placed_by_id() -> Fetching:
 
 
 def test_an_offset_of_a_topic_that_had_the_name_before_begins_nothing_in_the_new_one() -> None:
-    """What the new one has before that offset would be passed over."""
+    """What the new one has before that offset would be passed over. Nobody who is asked under the id of the one before
+    can refuse it, as nobody tells its leader: it takes as long as with one that is silent."""
     table = placed_by_id()
     news: list[News] = []
-    for _ in range(5):
+    for _ in range(46):
         assert table.wants_metadata
         news += table.learn(led(1, topic_id=OTHER), 0.0)
         assert not table.asks_of(1)
@@ -503,12 +557,24 @@ def test_an_offset_of_a_topic_that_had_the_name_before_begins_nothing_in_the_new
 
 
 def test_a_topic_made_anew_that_not_every_broker_has_heard_of_is_begun_with_under_its_own_id() -> None:
-    """It is handed out as soon as the supervisor knows of it; a broker that lags names the topic before, twice."""
+    """It is handed out as soon as the supervisor knows of it; a broker that lags names the topic before, for half a
+    minute if no other is well."""
     table = placed_by_id()
-    for _ in range(2):
+    for _ in range(30):
         assert table.learn(led(2, topic_id=OTHER, epoch=9), 0.0) == []
     assert table.learn(led(1), 0.0) == []
     assert table.sent(1).asks[A] == (ID, 10, 3, 2, 1000)
+
+
+def test_of_a_partition_that_the_metadata_has_under_another_id_a_leader_is_told() -> None:
+    """It would be told of with the advice to see whether its brokers run."""
+    table = placed_by_id()
+    for _ in range(10):
+        table.learn(led(2, topic_id=OTHER), 0.0)
+    assert table.leaderless(5) == []
+    for _ in range(10):
+        table.learn(led(-1), 0.0)
+    assert table.leaderless(5) == [A]
 
 
 def test_a_partition_of_a_topic_made_anew_does_not_follow_the_leaders_of_the_one_before() -> None:
