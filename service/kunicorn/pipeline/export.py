@@ -83,7 +83,9 @@ class ExportRanges:
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
-            with take_up(whole, self.target / OWN) as hand, named_by_place((whole, hand.cells)):
+            with named_by_place((whole, {NEXT: whole.start})):
+                hand = take_up(whole, self.target / OWN)
+            with hand, named_by_place((whole, hand.cells)):
                 made = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
                 columns = replace(made, schema=self.schema)
                 reader = self.file.records(self.limits, timestamp_types=True)
