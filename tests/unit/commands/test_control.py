@@ -139,6 +139,7 @@ def test_a_service_of_this_machine_that_ends_before_its_answer_may_have_done_wha
                 pass
 
     with requests.listen(port) as listening:
+        listening.setblocking(True)
         listening.listen()
         threading.Thread(target=serve, daemon=True).start()
         try:

@@ -13,7 +13,7 @@ from kunicorn.handler.record import Record
 from kunicorn.worker.executors.threads import ThreadExecutor
 from kunicorn.worker.progress import Slots
 from tests.fakes.thread_limit import ThreadLimit
-from tests.unit.worker.executors.test_tasks import Table, flights_of
+from tests.unit.worker.executors.played_table import Table, flights_of
 from tests.waiting import wait_until
 
 _MOST = 4
