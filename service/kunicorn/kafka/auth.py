@@ -238,9 +238,10 @@ _EACH_SECONDS = 1.5
 _CONNECTIONS = count(1)
 """Of this process."""
 _COLLECTED_EVERY = 8
-"""A connection that has ended is a cycle of objects, with TLS of up to a megabyte (its buffer, the CAs). The garbage
+"""A connection with TLS that has ended is a cycle of objects, of up to a megabyte (its buffer, the CAs). The garbage
 collector goes by the number of objects, and workers have it look seldom: what hangs up on each attempt, as a balancer
-before a dead broker does, would fill their memory."""
+before a dead broker does, would fill their memory. Without TLS it is a few KiB, for which a collection, of up to a
+second with the interpreter's lock, is too much."""
 
 
 async def connect(address: Address, security: Security, protocol: Callable[[], P]) -> P:
@@ -253,11 +254,11 @@ async def connect(address: Address, security: Security, protocol: Callable[[], P
     Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
     the handshake ends otherwise.
     """
-    if next(_CONNECTIONS) % _COLLECTED_EVERY == 0:
-        gc.collect()
     loop = asyncio.get_running_loop()
     if not security.encrypted:
         return _kept_alive(*await loop.create_connection(protocol, **await _place(address)))
+    if next(_CONNECTIONS) % _COLLECTED_EVERY == 0:
+        gc.collect()
     try:
         # Anew each time: files may have been renewed. In a thread: reading the system's CAs takes a while.
         tls = await asyncio.to_thread(context, security.tls)

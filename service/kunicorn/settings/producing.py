@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_valid
 
 from kunicorn.handler.config import takes
 from kunicorn.settings.checks import (
+    MOST_MILLISECONDS,
     Milliseconds,
     Section,
     is_encoder,
@@ -144,8 +145,10 @@ class ProducingSettings(EncodingSettings):
     transaction_max_ms: Milliseconds = Field(
         100, description="A transaction is committed at the latest this long after its first record was handled."
     )
-    transaction_timeout_ms: Milliseconds = Field(
+    transaction_timeout_ms: int = Field(
         10_000,
+        ge=1_000,
+        le=MOST_MILLISECONDS,
         description="The brokers abort a transaction that is open for longer; so long may a partition wait whose "
         "member died and did not come back. It is open only while outputs are sent, not while the handler works.",
     )
@@ -214,6 +217,12 @@ class ProducingSettings(EncodingSettings):
         return self
 
     @property
+    def given_up_after_ms(self) -> int:
+        """How long an output may be on its way before it is sent anew."""
+        longest = self.delivery_timeout_ms
+        return min(longest, self.transaction_timeout_ms) if self.in_transactions else longest
+
+    @property
     def in_transactions(self) -> bool:
         """Whether workers commit outputs and offsets together, in transactions."""
         return self.delivery == TRANSACTIONS
@@ -235,6 +244,12 @@ PRODUCING_RULES = (
         lambda s: s.producing.delivery is None or not any(each.batch_across_partitions for each in s.every_handler),
         "what a call returns is sent with the offsets of its partition, and with batch_across_partitions = true it has "
         "several; remove one of them",
+    ),
+    Rule(
+        "producing.linger_ms",
+        lambda s: s.producing.delivery is None or s.producing.linger_ms < s.producing.given_up_after_ms,
+        "not below producing.delivery_timeout_ms, or in transactions producing.transaction_timeout_ms: each output "
+        "would be given up before it is sent; lower it",
     ),
     Rule(
         "producing.acks",

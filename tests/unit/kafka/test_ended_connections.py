@@ -68,3 +68,16 @@ def test_a_broker_that_hangs_up_on_each_handshake_fills_no_memory(hangs_up: Addr
     frames, contexts = asyncio.run(try_often())
     assert frames < FEW
     assert contexts < FEW
+
+
+def test_nothing_is_collected_for_connections_without_tls(hangs_up: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with millions of objects would stand still for a second of every eight while a broker is away."""
+    collections: list[None] = []
+    monkeypatch.setattr("kunicorn.kafka.auth.gc.collect", lambda: collections.append(None))
+
+    async def try_often() -> None:
+        for _ in range(TRIES):
+            await connect(hangs_up, Security("PLAINTEXT", Tls()), lambda: Frames(lambda frame: True, lambda why: None))
+
+    asyncio.run(try_often())
+    assert collections == []
