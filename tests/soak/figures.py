@@ -26,8 +26,9 @@ NOT_LIVE = (
         f"service/kunicorn/commands/{name}"
         for name in (
             *("broker.py", "check", "child.py", "control.py", "dlq.py", "dlq_topic.py", "embedded.py", "group_lag.py"),
-            *("kept_offsets.py", "lag.py", "leave.py", "offsets.py", "replay_one.py", "status.py", "topics"),
-            *("demo/member.py", "demo/mock_cluster.py", "demo/one_worker.py", "demo/scenario.py", "demo/view.py"),
+            *("kept_offsets.py", "lag.py", "leave.py", "offsets.py", "replay_one.py", "sigterm.py"),
+            *("status.py", "topics", "demo/member.py", "demo/mock_cluster.py"),
+            *("demo/one_worker.py", "demo/scenario.py", "demo/view.py"),
         )
     ),
 )

@@ -1,18 +1,15 @@
-"""Child processes of commands, which the kernel kills when the command is killed; and what SIGTERM does to commands."""
+"""Child processes of commands, which the kernel kills when the command is killed."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 
 from kunicorn.linux import IS_LINUX
 
@@ -73,25 +70,3 @@ def start_child(
             process_group=0,
             preexec_fn=die_with_parent,
         ).result()
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Have SIGTERM raise `KeyboardInterrupt` while the block runs, as Ctrl-C does: what is cleared up behind the one is
-    behind the other. To PID 1, which commands in the image are, it is not even delivered where it has no handler. Left
-    alone where it does not have its default effect, and in another thread than the main one.
-    """
-    other_thread = threading.current_thread() is not threading.main_thread()
-    if other_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handler of the signal. Not by SIGINT, which is ignored in a shell's background."""
-    raise KeyboardInterrupt

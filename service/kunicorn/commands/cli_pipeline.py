@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="For a program: what came of 
 
 @app.callback()
 def _heed_sigterm(context: typer.Context) -> None:
-    from kunicorn.pipeline.sigterm import ending_at_sigterm
+    from kunicorn.commands.sigterm import ending_at_sigterm
 
     context.with_resource(ending_at_sigterm())
 

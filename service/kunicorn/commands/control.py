@@ -129,10 +129,10 @@ class RunningService:
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         connection = _Here(self.port, self.patience_for(action))
         headers = {"Content-Type": "application/json"}
-        further = "one elsewhere is found by --url, and takes http.token"
+        who = "One"
         try:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
-            further = f"if it has ended just now, what was asked for may be done; {further}"
+            who = "If it has ended just now, what was asked for may be done; one"
             answer = connection.getresponse()
             told = _read(self.url, whole(answer, _LONGEST_ANSWER), answer.status, answer.headers)
         except TimeoutError as error:
@@ -142,7 +142,7 @@ class RunningService:
         except (OSError, http.client.HTTPException) as error:
             raise ConfigError(
                 f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
-                f"running, in this container, as this user? {further[0].upper()}{further[1:]}"
+                f"running, in this container, as this user? {who} elsewhere is found by --url, and takes http.token"
             ) from error
         finally:
             connection.close()

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kunicorn.clients.post import Post
-from kunicorn.commands.child import sigterm_interrupts
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, one_line, opened
+from kunicorn.commands.sigterm import sigterm_interrupts
 from kunicorn.commands.topics.plan import RETENTION
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
@@ -192,23 +192,22 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     for number, offset in plan.chosen:
         starts[number] = min(starts[number], offset)
     ended = forgot = ""
-    with sigterm_interrupts():
+    try:
+        for letter in topic.letters(starts):
+            if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
+                sending.send(letter)
+                if sending.sent % _REMEMBER_EVERY == 0:
+                    sending.remember(plan)
+    except _ENDS as end:
+        if not sending.sent and not isinstance(end, KeyboardInterrupt):
+            raise
+        ended = _in_words(end)
+    finally:
+        # Whatever has ended it: what was delivered by then is remembered.
         try:
-            for letter in topic.letters(starts):
-                if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
-                    sending.send(letter)
-                    if sending.sent % _REMEMBER_EVERY == 0:
-                        sending.remember(plan)
+            sending.remember(plan)
         except _ENDS as end:
-            if not sending.sent and not isinstance(end, KeyboardInterrupt):
-                raise
-            ended = _in_words(end)
-        finally:
-            # Whatever has ended it: what was delivered by then is remembered.
-            try:
-                sending.remember(plan)
-            except _ENDS as end:
-                forgot = _in_words(end)
+            forgot = _in_words(end)
     if told := "; ".join(sending.left(plan, ended, forgot)):
         raise NotAllReplayed(told, sending.delivered)
     return sending.delivered

@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
 from kunicorn.ipc.bitmap import is_of_another_topic, topic_word
-from kunicorn.kafka.admin import IsolationLevel
+from kunicorn.kafka.admin import KEPT_FOR_GOOD, IsolationLevel
 from kunicorn.kafka.errors import ConnectionLost, CoordinatorUnavailable
 from kunicorn.kafka.stored_positions import Lost, resolve
 from kunicorn.kafka_errors import describe, fault
@@ -39,10 +38,6 @@ _METADATA_BYTES = 4_000
 """For the ranges: the broker takes 4096 (`offset.metadata.max.bytes`), and the word that names the topic 83."""
 
 T = TypeVar("T")
-
-_REMEMBERED = timedelta(days=36_500)
-"""Brokers forget the offsets of a group without members after `offsets.retention.minutes`, a week by default. Letters
-live longer, and what is forgotten is sent, and handled, again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +270,8 @@ class LettersTopic:
 
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         """Commit for the side group."""
-        kept = None if self.forgets() else _REMEMBERED
+        # Letters live longer than a week, and what is forgotten is sent, and handled, again.
+        kept = None if self.forgets() else KEPT_FOR_GOOD
         offsets = {
             TopicPartition(self.name, number): Position(each.upto, done=self._metadata(each))
             for number, each in replayed.items()

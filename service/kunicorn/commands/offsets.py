@@ -9,7 +9,6 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, assert_never
@@ -19,7 +18,7 @@ from kunicorn.commands.embedded import is_embedded
 from kunicorn.commands.group_lag import GroupStanding, Standing, look
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.ipc.clock import wall_ms
-from kunicorn.kafka.admin import DescribedMember
+from kunicorn.kafka.admin import KEPT_FOR_GOOD, DescribedMember
 from kunicorn.kafka.stored_positions import resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import EARLIEST, LATEST, Position, TopicPartition
@@ -277,10 +276,6 @@ def lines(moves: Sequence[Move]) -> Iterator[str]:
 Say = Callable[[str], None]
 _METADATA = "kunicorn offsets reset"
 """Stored beside the offsets, for whoever wonders later."""
-_KEPT = timedelta(days=36_500)
-"""Brokers forget the offsets of a group that has been empty for `offsets.retention.minutes`, a week by default, also
-those that were committed a minute ago: what a reset of a group that stands for days has said would be void the next
-morning. When the service commits again, their setting holds."""
 
 
 class NotAllReset(ServiceError):
@@ -430,7 +425,7 @@ def _commit(session: ClusterSession, moves: Sequence[Move]) -> Mapping[TopicPart
     """Commit; the errors of single partitions. Raises where the group as a whole refuses."""
 
     async def committed() -> Mapping[TopicPartition, int]:
-        kept = _KEPT if await session.group.takes_retention() else None
+        kept = KEPT_FOR_GOOD if await session.group.takes_retention() else None
         return await session.group.commit({m.tp: Position(m.then) for m in moves}, _METADATA, kept)
 
     answers = session.ask(committed)

@@ -29,6 +29,12 @@ from kunicorn.positions import Position, TopicPartition
 
 PURPOSE = "admin"
 
+KEPT_FOR_GOOD = timedelta(days=36_500)
+"""Retention to ask for where a commit must outlive the week (`offsets.retention.minutes`) for which brokers keep the
+offsets of a group that has been empty, also those that were committed a minute ago. Brokers go by it whatever becomes
+of the group, until its service commits that partition again, by their own setting. Not less: of a partition that has no
+more records a service commits nothing again."""
+
 _DEAD = "Dead"
 """The state in which brokers before DescribeGroups v6 show a group that they do not know (`GroupMetadataManager`)."""
 _CLASSIC_TYPE = "consumer"

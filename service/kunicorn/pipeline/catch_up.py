@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.handler.config import takes
 from kunicorn.ipc import bitmap
+from kunicorn.kafka.admin import KEPT_FOR_GOOD
 from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resolve
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.plan import check_same_topics, created_anew, epochs_of, listed
@@ -53,9 +53,6 @@ JOB = "catch-up"
 
 _WHO = "spark:"
 """Before a run's id in the metadata of its commits."""
-_KEPT = timedelta(days=36_500)
-"""Brokers go by it whatever becomes of the group, until the live service has committed again. It commits nothing of a
-partition that has no more records: in a shorter time that one's offset would be gone, though its group is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +216,7 @@ class Holding:
             there = self._there(session, offsets, changed)
             self._check_unmoved(found, [tp for tp in changed if tp in there])
             taken = {tp: at for tp, at in offsets.items() if tp in there}
-            commit(session, taken, self._who, own, self._epochs, _KEPT)
+            commit(session, taken, self._who, own, self._epochs, KEPT_FOR_GOOD)
         self._last |= {tp: (at, own[tp]) for tp, at in taken.items()}
 
     def _there(

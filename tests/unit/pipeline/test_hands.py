@@ -108,15 +108,20 @@ def test_a_try_that_fails_with_calls_underway_is_no_death(tmp_path: Path) -> Non
     assert take_up(WHOLE, place).died_with == [Hand(11, 12)], "what the try before it died with stays known"
 
 
+def crash_and_look(place: Path, look: str) -> None:
+    """A try dies, and that program looks, both while the daemon that began them lives; then that is gone, too."""
+    command = [*CRASH, str(place), "record"]
+    daemon = f"import subprocess, sys; subprocess.run({command!r}); subprocess.run([sys.executable, '-c', {look!r}])"
+    subprocess.run([sys.executable, "-c", daemon], check=True)
+
+
 def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:
     look = (
         "from kunicorn.pipeline.tasks.in_hand_file import take_up; "
         "from kunicorn.positions import OffsetRange as Whole; "
         f"from kunicorn.pipeline.storage import Directory; take_up(Whole{tuple(WHOLE)}, Directory({str(tmp_path)!r}))"
     )
-    command = [*CRASH, str(tmp_path), "record"]
-    daemon = f"import subprocess, sys; subprocess.run({command!r}); subprocess.run([sys.executable, '-c', {look!r}])"
-    subprocess.run([sys.executable, "-c", daemon], check=True)
+    crash_and_look(tmp_path, look)
     assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [Hand(11, 12)]
 
 
@@ -126,9 +131,7 @@ def test_a_death_of_the_last_try_on_this_machine_is_remembered_when_the_daemon_i
         "from kunicorn.pipeline.tasks.in_hand_file import died_in_hand; "
         f"from kunicorn.pipeline.storage import Directory; died_in_hand(Directory({str(tmp_path)!r}), 1)"
     )
-    command = [*CRASH, str(tmp_path), "record"]
-    daemon = f"import subprocess, sys; subprocess.run({command!r}); subprocess.run([sys.executable, '-c', {look!r}])"
-    subprocess.run([sys.executable, "-c", daemon], check=True)
+    crash_and_look(tmp_path, look)
     assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [Hand(11, 12)]
 
 

@@ -19,7 +19,7 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.outputs import output_findings
 from kunicorn.commands.check.transactions import transactions
 from kunicorn.commands.check.trial import importable, log_format, set_up, tried
-from kunicorn.commands.child import sigterm_interrupts
+from kunicorn.commands.sigterm import sigterm_interrupts
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.linux import IS_LINUX
 from kunicorn.observe import requests

@@ -21,12 +21,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from kunicorn.commands.child import sigterm_interrupts
 from kunicorn.commands.demo import one_worker
 from kunicorn.commands.demo.judge import Audit, Outcome, kept, verdict
 from kunicorn.commands.demo.member import Feed, Member, MemberConfig
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.commands.demo.view import Picture, View
+from kunicorn.commands.sigterm import sigterm_interrupts
 from kunicorn.errors import ConfigError
 from kunicorn.handler.decode.forms import need_arrow
 from kunicorn.librdkafka.errors import UNREACHED, fault_of

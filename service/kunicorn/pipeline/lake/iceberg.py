@@ -327,31 +327,19 @@ def _without_calendar(spec: PartitionSpec) -> PartitionSpec:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 
-    class Identity(IdentityTransform[Any]):
-        def to_human_string(self, source: Any, value: Any) -> str:
-            try:
-                return super().to_human_string(source, value)
-            except OverflowError:
-                return str(value)
+    def exact(kind: Any) -> Transform[Any, Any]:
+        class Exact(kind):  # type: ignore[misc]
+            def to_human_string(self, source: Any, value: Any) -> str:
+                try:
+                    return str(super().to_human_string(source, value))
+                except OverflowError:
+                    return str(value)
 
-    class Day(DayTransform[Any]):
-        def to_human_string(self, source: Any, value: Any) -> str:
-            try:
-                return super().to_human_string(source, value)
-            except OverflowError:
-                return str(value)
+        transform: Transform[Any, Any] = Exact()
+        return transform
 
-    class Hour(HourTransform[Any]):
-        def to_human_string(self, source: Any, value: Any) -> str:
-            try:
-                return super().to_human_string(source, value)
-            except OverflowError:
-                return str(value)
-
-    others: dict[type, Transform[Any, Any]] = {
-        IdentityTransform: Identity(),
-        DayTransform: Day(),
-        HourTransform: Hour(),
+    others: dict[Any, Transform[Any, Any]] = {
+        kind: exact(kind) for kind in (IdentityTransform, DayTransform, HourTransform)
     }
     fields = [
         each.model_copy(update={"transform": others.get(type(each.transform), each.transform)}) for each in spec.fields

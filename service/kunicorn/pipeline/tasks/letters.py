@@ -75,7 +75,7 @@ class Letters:
         if (topic := self._topic(row)) is None:
             raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
         self._send(topic, self._letter(row))
-        if self._too_large:
+        if self._too_large or self._is_full():
             self._settle()
 
     def flush(self) -> None:
@@ -84,17 +84,24 @@ class Letters:
 
     def _settle(self) -> None:
         """Wait until all are answered, and send again what was refused together with others."""
+        self._wait()
+        while self._too_large:
+            again, self._too_large = self._too_large, []
+            self._together = max(1, min(len(again), self._together or len(again)) // _SHARE)
+            for topic, letter in again:
+                self._send(topic, letter)
+                if self._is_full():
+                    self._wait()
+            self._wait()
+
+    def _wait(self) -> None:
         while self._post.flush(_LOOK_SECONDS):
             self._check()
         self._check()
         self._open = self._bytes = 0
-        again, self._too_large = self._too_large, []
-        if again:
-            self._together = max(1, len(again) // _SHARE)
-        for topic, letter in again:
-            self._send(topic, letter)
-        if self._open:
-            self._settle()
+
+    def _is_full(self) -> bool:
+        return self._open == self._together or self._bytes >= _MOST_BYTES
 
     def _send(self, topic: str, letter: Letter) -> None:
         answered = partial(self._answered, topic, letter)
@@ -102,8 +109,6 @@ class Letters:
         self._check()
         self._open += 1
         self._bytes += len(letter.value or b"")
-        if self._open == self._together or self._bytes >= _MOST_BYTES:
-            self._settle()
 
     def _answered(self, topic: str, letter: Letter, error: KafkaError | None) -> None:
         if error is None:

@@ -1,8 +1,8 @@
-"""SIGTERM while a command has no range underway: before a job's loop and behind it, in `reconcile` and in `compact`.
+"""What SIGTERM does to commands other than `run`.
 
 To PID 1, which the images' commands are, no signal is delivered that has no handler: a pod that is told to end while
-its executors are awaited would stay for its whole grace period. Within its loop a job has a handler of its own
-(`kunicorn.pipeline.range_job`).
+its brokers or executors are awaited would stay for its whole grace period. Within its loop a job has a handler of its
+own (`kunicorn.pipeline.range_job`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from kunicorn.errors import ExitCode
@@ -22,21 +22,39 @@ _JVM_SECONDS = 10.0
 """For the JVM to give its executors back: less than whoever sent the signal waits before SIGKILL."""
 
 
+def ending_at_sigterm() -> contextlib.AbstractContextManager[None]:
+    """Have SIGTERM end the process at once with exit code 6 while the block runs: a job that has no range underway,
+    before its loop and behind it, `reconcile` and `compact`.
+    """
+    return _handled(_end)
+
+
+def sigterm_interrupts() -> contextlib.AbstractContextManager[None]:
+    """Have SIGTERM raise `KeyboardInterrupt` while the block runs, as Ctrl-C does: what is cleared up behind the one is
+    behind the other.
+    """
+    return _handled(_interrupt)
+
+
 @contextlib.contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the process at once with exit code 6 while the block runs. Where it does not have its default
-    effect, and in another thread than the main one, it belongs to whoever runs this command within a process of theirs:
-    it is left alone.
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Where the signal does not have its default effect, and in another thread than the main one, it belongs to whoever
+    runs this command within a process of theirs: it is left alone.
     """
     other_thread = threading.current_thread() is not threading.main_thread()
     if other_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handler of the signal. Not by SIGINT, which is ignored in a shell's background."""
+    raise KeyboardInterrupt
 
 
 def _end(number: int, frame: FrameType | None) -> None:
