@@ -110,6 +110,9 @@ template:
     serviceAccountName: {{ include "kunicorn.pipelineAccount" .root | quote }}
     automountServiceAccountToken: {{ if $executors }}true{{ else }}{{ .root.Values.serviceAccount.automountToken }}{{ end }}
     {{- include "kunicorn.podSettings" .root | nindent 4 }}
+    {{- with include "kunicorn.extraInitContainers" .root }}
+    {{- . | nindent 4 }}
+    {{- end }}
     containers:
       - name: pipeline
         # What a run keeps by a relative path (config.pipeline.directory) must land where it can be written.
@@ -145,6 +148,9 @@ metadata:
 spec:
   {{- include "kunicorn.podAccount" . | nindent 2 }}
   {{- include "kunicorn.podSettings" . | nindent 2 }}
+  {{- with include "kunicorn.extraInitContainers" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
   containers:
     - name: executor
       workingDir: /tmp

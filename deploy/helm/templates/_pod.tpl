@@ -92,6 +92,14 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{/* The handler may need what they put into a volume, wherever it runs. */}}
+{{- define "kunicorn.extraInitContainers" -}}
+{{- with .Values.extraInitContainers -}}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
 the group, or asks as the member that will, `driver` where it runs a pipeline; `resources` are others than the service's,

@@ -166,6 +166,9 @@ podMonitor.enabled and serviceMonitor.enabled: each pod would be scraped twice, 
 {{- if and .enabled (gt (include "kunicorn.milliseconds" .scrapeTimeout | int64) (include "kunicorn.milliseconds" .interval | int64)) }}
 {{ $name }}.scrapeTimeout = {{ .scrapeTimeout }}: longer than {{ $name }}.interval = {{ .interval }}, so that the Prometheus operator would leave the monitor out; lower it, or raise that
 {{- end }}
+{{- if and .enabled $rule.enabled (gt (include "kunicorn.milliseconds" .interval | int64) 120000) }}
+{{ $name }}.interval = {{ .interval }}: Prometheus looks five minutes back, so that one failed scrape would ring KunicornNoMembers; at most 2m, or prometheusRule.enabled=false
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.ingressFrom) }}

@@ -512,12 +512,20 @@ def test_what_a_cluster_wants_of_its_pods_are_values(tools: Tools, tmp_path: Pat
     assert release.only("PodDisruptionBudget")["spec"]["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
 
 
-def test_what_comes_before_the_service_comes_before_the_test_of_it(tools: Tools) -> None:
-    """A handler may need what another container has put into a volume."""
-    first = json.dumps([{"name": "models", "image": "models:1"}])
-    given = ("--set-json", f"extraInitContainers={first}", "-s", "templates/tests/check.yaml")
-    spec = yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["spec"]
-    assert (spec["initContainers"], spec["restartPolicy"]) == (json.loads(first), "Never")
+def test_what_comes_before_the_service_comes_before_all_that_have_its_handler(tools: Tools, tmp_path: Path) -> None:
+    """It may need what another container has put into a volume: in a test of the release, a job, Spark's executors."""
+    first = [{"name": "models", "image": "models:1"}]
+    given = ("--set-json", f"extraInitContainers={json.dumps(first)}")
+    values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
+    (release,) = judged(tools, template(tools, "helm4", *given, files=values), scratch=tmp_path)
+    assert release.problems == []
+    (spark,) = (each["data"] for each in release.all("ConfigMap") if "executor.yaml" in each["data"])
+    jobs = (release.only("Job")["spec"], release.only("CronJob")["spec"]["jobTemplate"]["spec"])
+    pods = [each["template"]["spec"] for each in jobs]
+    pods += [yaml.safe_load(spark["executor.yaml"])["spec"], release.only("Pod")["spec"]]
+    assert [each["initContainers"] for each in pods] == [first] * 4
+    without = yaml.safe_load_all(template(tools, "helm4", files=values))
+    assert "initContainers" not in json.dumps([each for each in without if each["kind"] in {"Job", "CronJob", "Pod"}])
 
 
 def test_the_test_of_the_service_is_known_by_what_its_pods_are_known_by(tools: Tools) -> None:

@@ -142,8 +142,12 @@ TOGETHER: tuple[tuple[list[str], str], ...] = (
         "podMonitor.scrapeTimeout = 10s: longer than podMonitor.interval = 5s",
     ),
     (
-        ["serviceMonitor.enabled=true", "serviceMonitor.interval=1m30s", "serviceMonitor.scrapeTimeout=90001ms"],
-        "serviceMonitor.scrapeTimeout = 90001ms: longer than serviceMonitor.interval = 1m30s",
+        ["serviceMonitor.enabled=true", "serviceMonitor.interval=2m1s", "serviceMonitor.scrapeTimeout=121001ms"],
+        "serviceMonitor.scrapeTimeout = 121001ms: longer than serviceMonitor.interval = 2m1s",
+    ),
+    (
+        ["prometheusRule.enabled=true", "serviceMonitor.enabled=true", "serviceMonitor.interval=2m1s"],
+        "serviceMonitor.interval = 2m1s: Prometheus looks five minutes back",
     ),
 )
 """Of keys that have nothing to do with one another."""
@@ -305,6 +309,10 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *ruled, given, files=[EXAMPLE])
     scraped = "podMonitor.enabled=true,podMonitor.interval=1m30s,podMonitor.scrapeTimeout=90s"
     assert template(tools, "helm4", "--set", scraped, files=[EXAMPLE])
+    seldom = "podMonitor.enabled=true,podMonitor.interval=5m,prometheusRule.enabled=false"
+    at_most = "podMonitor.enabled=true,podMonitor.interval=2m,prometheusRule.enabled=true"
+    for unalarmed in (seldom, at_most):
+        assert template(tools, "helm4", "--set", unalarmed, files=[EXAMPLE])
     assert template(tools, "helm4", "--set", "lifecycle.preStop.sleep.seconds=5", files=[EXAMPLE])
     for unheard in ('{"preStop": null}', '{"preStop": {"exec": {"command": ["true"]}}}', "null"):
         assert template(tools, "helm4", "--set-json", f"lifecycle={unheard}", files=[EXAMPLE])
