@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -446,6 +447,9 @@ def open_standard_streams() -> None:
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
     open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no such character is shown its number; the rest of the answer must not be lost for it.
+        sys.stdout.reconfigure(errors="backslashreplace")
     prepare()
     _declare_only(sys.argv[1:2])
     try:

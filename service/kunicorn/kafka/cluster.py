@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kunicorn.errors import PeerError
@@ -117,6 +117,13 @@ class Timeouts:
     connect: float
 
 
+class _Opening(NamedTuple):
+    """A try to connect."""
+
+    address: Address
+    task: asyncio.Task[Connection]
+
+
 class Cluster:
     """Metadata and connections of one Kafka cluster. Times are seconds."""
 
@@ -143,7 +150,7 @@ class Cluster:
         self._addresses: dict[int, Address] = {}
         self._learned: int | None = None
         self._connections: dict[tuple[int, str], Connection] = {}
-        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._opening: dict[tuple[int, str], _Opening] = {}
         self._sick: set[int] = set()
         self._refusals: dict[int, str] = {}
         self._refusals_told: dict[str, float] = {}
@@ -230,21 +237,26 @@ class Cluster:
     async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
         """Connection to that node for that purpose, opened if there is none; concurrent callers share it.
 
-        `timeout` shortens that to connect. Raises `PeerError`, also for a node that the metadata does not know.
+        `timeout` shortens the wait. What is underway then goes on for as long as a try to connect may take: where no
+        processor time is left, whoever asks again would begin the same handshake for ever. Raises `PeerError`, also for
+        a node that the metadata does not know.
         """
         if self._closed:
             raise ConnectionLost(_CLOSED)
         limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
         key = (node_id, purpose)
-        try:
-            async with asyncio.timeout(limit), self._opening.setdefault(key, asyncio.Lock()):
-                return self._usable(key) or await self._open(key, limit)
-        except TimeoutError as error:
+        if (usable := self._usable(key)) is not None:
+            return usable
+        opening = self._begun(key)
+        await asyncio.wait({opening.task}, timeout=limit)
+        if not opening.task.done():
             self._sick.add(node_id)
-            where = self._addresses.get(node_id)
             raise RequestTimedOut(
-                f"{where} (node {node_id}) did not answer as a broker does within {limit:g} s"
-            ) from error
+                f"{opening.address} (node {node_id}) did not answer as a broker does within {limit:g} s"
+            )
+        if opening.task.cancelled():
+            raise ConnectionLost(_CLOSED if self._closed else f"node {node_id} is not at {opening.address} any more")
+        return opening.task.result()
 
     @property
     def refusal(self) -> str | None:
@@ -305,6 +317,10 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection, for good."""
         self._closed = True
+        underway = [each.task for each in self._opening.values()]
+        for task in underway:
+            task.cancel()
+        await asyncio.gather(*underway, return_exceptions=True)
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:
@@ -328,14 +344,32 @@ class Cluster:
             self._sick.add(key[0])
         connection.close()
 
-    async def _open(self, key: tuple[int, str], limit: float) -> Connection:
-        node_id, purpose = key
+    def _begun(self, key: tuple[int, str]) -> _Opening:
+        """The try to connect there that is underway, or a new one. Raises `ConnectionLost` for an unknown node."""
+        node_id, _ = key
         address = self._addresses.get(node_id)
         if address is None:
             raise ConnectionLost(f"node {node_id} is not in the cluster's metadata")
+        underway = self._opening.get(key)
+        if underway is not None and underway.address == address:
+            return underway
+        if underway is not None:
+            underway.task.cancel()
         self._tried_at[node_id] = asyncio.get_running_loop().time()
+        opening = self._opening[key] = _Opening(address, asyncio.create_task(self._open(key, address)))
+        opening.task.add_done_callback(lambda _: self._opened(key, opening))
+        return opening
+
+    def _opened(self, key: tuple[int, str], opening: _Opening) -> None:
+        if self._opening.get(key) is opening:
+            del self._opening[key]
+        if not opening.task.cancelled():
+            opening.task.exception()  # Whoever waited may have gone: asyncio would tell of it as of nobody's.
+
+    async def _open(self, key: tuple[int, str], address: Address) -> Connection:
+        node_id, purpose = key
         try:
-            connection = await Connection.open(address, self._security, self._client_id, limit)
+            connection = await Connection.open(address, self._security, self._client_id, self._connect_timeout)
         except PeerError as error:
             self._sick.add(node_id)
             if isinstance(error, AuthenticationFailed):
@@ -343,9 +377,6 @@ class Cluster:
             elif isinstance(error, ProtocolError):
                 self._note_nonsense(address, str(error))
             raise
-        if self._closed:
-            connection.close()
-            raise ConnectionLost(_CLOSED)
         self._sick.discard(node_id)
         self._refusals_told.pop(self._refusals.pop(node_id, ""), None)
         self._nonsense.pop(address, None)
@@ -434,4 +465,3 @@ class Cluster:
         self._addresses = {node: at for node, at in self._addresses.items() if node in there or node <= _FIRST_SEED}
         self._tried_at = {node: at for node, at in self._tried_at.items() if node in there}
         self._sick = {node for node in self._sick if node in there}
-        self._opening = {key: lock for key, lock in self._opening.items() if key[0] in there or lock.locked()}

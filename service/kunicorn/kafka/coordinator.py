@@ -434,7 +434,7 @@ while a look-up waits for it: asking somebody else is quicker than any patience.
 
 
 class Coordinator:
-    """Requests of one group member. Timeouts are seconds, connecting included.
+    """Requests of one group member. Timeouts are seconds, connecting included; a third is left for the answer even so.
 
     All but `find` raise `CoordinatorUnavailable` while the node is unknown, and `PeerError` when the transport fails.
     Errors that the broker answers with are in the answer.
@@ -668,4 +668,6 @@ class Coordinator:
         if sent is not None:
             # Nothing else has its turn between here and the request's frame.
             sent.set()
-        return await connection.request(api, fields(version), max(0.0, deadline - loop.time()), version)
+        # Hung up on because it took nearly all the time to connect, it would be connected to anew, again and again.
+        left = max(timeout / 3, deadline - loop.time())
+        return await connection.request(api, fields(version), left, version)

@@ -159,6 +159,14 @@ def test_the_settings_in_force_are_shown_with_their_origin_and_as_json(tmp_path:
     assert schema["properties"].keys() >= {"kafka", "group", "handler"}
 
 
+def test_a_terminal_that_has_not_the_character_is_shown_its_number_and_all_the_rest() -> None:
+    program = "from kunicorn.commands import cli; cli.app.command('lagging')(lambda: print('… and 3 more')); cli.main()"
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, "lagging"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2026 and 3 more\n", "")
+
+
 def test_a_service_that_does_not_run_is_told_with_exit_code_2(tmp_path: Path) -> None:
     done = kunicorn("status", "--url", "http://127.0.0.1:1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

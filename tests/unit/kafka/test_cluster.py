@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -514,6 +515,54 @@ async def test_one_caller_giving_up_does_not_take_the_connection_from_the_others
     impatient.cancel()
     release.set()
     assert not (await patient).closed
+
+
+async def test_who_asks_again_after_its_time_is_over_goes_on_with_the_handshake_that_was_underway(
+    two: FakeBroker, cluster: Cluster
+) -> None:
+    """Where handshakes take longer than one waits, each would otherwise be begun anew, and none would ever end."""
+    asked, release = holding_back(two)
+    with pytest.raises(RequestTimedOut):
+        await cluster.connection(2, "control", timeout=0.05)
+    await asked.wait()
+    release.set()
+    assert not (await cluster.connection(2, "control")).closed
+    assert two.connections == 1
+
+
+async def test_a_handshake_that_ends_badly_when_nobody_waits_for_it_any_more_is_no_exception_of_nobodys(
+    two: FakeBroker, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def hold(_: Asked) -> Reply:
+        await release.wait()
+        return HangUp
+
+    two.script[Api.API_VERSIONS] = hold
+    with pytest.raises(RequestTimedOut):
+        await cluster.connection(2, "control", timeout=0.05)
+    underway = [each for each in asyncio.all_tasks() if "Cluster._open" in repr(each)]
+    assert len(underway) == 1
+    release.set()
+    await until(lambda: all(each.done() for each in underway))
+    underway.clear()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_node_that_moves_while_it_is_connected_to_is_connected_at_its_new_address(
+    two: FakeBroker, cluster: Cluster
+) -> None:
+    asked, _ = holding_back(two)
+    before = asyncio.create_task(cluster.connection(2, "control"))
+    await asked.wait()
+    async with FakeBroker(2) as moved:
+        cluster.learn(Broker(2, "127.0.0.1", moved.port))
+        assert (await cluster.connection(2, "control")).address == moved.address
+        with pytest.raises(ConnectionLost, match=f"node 2 is not at {two.address} any more"):
+            await before
+        await cluster.close()
 
 
 async def test_after_close_nothing_is_open_and_nothing_opens(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Committed, Subscription
 from kunicorn.ipc.bitmap import epoch_word
 from kunicorn.kafka.cluster import Cluster
@@ -21,6 +22,7 @@ from kunicorn.positions import Position, TopicPartition
 from kunicorn.text import topic_id_text
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
 from tests.fakes.messages import blank, blank_response, nested
+from tests.fakes.virtual_loop import virtual_time
 
 MEMBER: dict[str, Any] = {"generation": 3, "member_id": "m", "instance_id": None, "timeout": 10.0}
 TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")
@@ -236,6 +238,38 @@ async def test_the_time_out_includes_connecting(broker: FakeBroker, coordinator:
     broker.script[Api.API_VERSIONS] = lambda _: Silence
     with pytest.raises(RequestTimedOut):
         await coordinator.heartbeat(**MEMBER | {"timeout": 0.05})
+
+
+@pytest.mark.parametrize("handshake", [2.95, 4.0])
+@virtual_time()
+async def test_a_member_is_answered_although_each_handshake_takes_longer_than_a_heartbeat_may(
+    monkeypatch: pytest.MonkeyPatch, handshake: float
+) -> None:
+    """As it does with TLS in a pod that has used up its processor time: a session must not end for that."""
+    monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 3.0)
+    async with FakeBroker(7) as broker:
+
+        async def slowly(asked: Asked) -> Reply:
+            await asyncio.sleep(handshake if asked.api is Api.API_VERSIONS else 0.1)
+            return broker.api_versions(asked) if asked.api is Api.API_VERSIONS else names(asked, broker)
+
+        async def answer(asked: Asked) -> Reply:
+            await asyncio.sleep(0.1)
+            return blank_response(asked.api, asked.version)
+
+        broker.lead([broker], {})
+        broker.script |= {Api.FIND_COORDINATOR: slowly, Api.API_VERSIONS: slowly, Api.HEARTBEAT: answer}
+        cluster = cluster_of(broker, connect_timeout=5.0)
+        coordinator = Coordinator(cluster, "g")
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await coordinator.find()
+                    await coordinator.heartbeat(**MEMBER | {"timeout": 3.0})
+                    break
+                except PeerError:
+                    coordinator.forget()
+        await cluster.close()
 
 
 # -- requests and answers ------------------------------------------------------------------------------------
