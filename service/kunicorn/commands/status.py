@@ -135,17 +135,28 @@ def say_status(
     url: str, say: Callable[[str], None], *, every: float | None, as_json: bool, own_certificate: str | None = None
 ) -> None:
     """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks.
-    `own_certificate`: see `opener_of`.
+    `own_certificate`: see `opener_of`. Raises `ConfigError` where the first look is in vain. One that was answered may
+    be restarting when a later look is: standard error is told of it once, and it is asked again.
     """
     before: Told | None = None
+    answered, missed = False, False
     while True:
-        began, now = time.monotonic(), ask(url, own_certificate)
-        if every is not None and not as_json and sys.stdout.isatty():
-            say(_CLEAR)
-        tell(ServiceStatus(now, before), say, as_json=as_json, in_one_line=every is not None)
+        began = time.monotonic()
+        try:
+            now = ask(url, own_certificate)
+        except ConfigError as error:
+            if not answered:
+                raise
+            if not missed:
+                print(f"kunicorn: {error}. It is asked again", file=sys.stderr)
+            before, missed = None, True
+        else:
+            if every is not None and not as_json and sys.stdout.isatty():
+                say(_CLEAR)
+            tell(ServiceStatus(now, before), say, as_json=as_json, in_one_line=every is not None)
+            before, answered, missed = now, True, False
         if every is None:
             return
-        before = now
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 

@@ -103,6 +103,24 @@ def test_whoever_is_not_the_service_is_named_with_what_to_do(stranger: str) -> N
         ask("file:///etc/passwd")
 
 
+def test_who_watches_a_service_that_restarts_is_told_once_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    body = orjson.dumps(status())
+    answers = iter([Answer(body), Answer(b"", 502), Answer(b"", 502), Answer(body), Answer(b"", 502)])
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            raise KeyboardInterrupt
+
+    with answering(lambda *_: next(answers, Answer(body))) as url, pytest.raises(KeyboardInterrupt):
+        say_status(url, say, every=0.001, as_json=True)
+    assert [json.loads(line)["pid"] for line in said] == [1, 1, 1]
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2, "once for each time that it was away"
+    assert all("/status answers 502: " in line and line.endswith("It is asked again") for line in told)
+
+
 def test_what_the_service_says_of_a_name_that_it_does_not_go_by_is_passed_on() -> None:
     words = b"not a name of this service: ask by its address, or see http.allowed_hosts"
     refusal = Answer(words, 403, {"Content-Type": "text/plain; charset=utf-8"})
