@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from tests.chaos.calls import Repeat
 from tests.chaos.group import Group, kill, last_for, now
 from tests.kafka import Broker, ProxiedCluster
 from tests.kafka.proxied import Direction
@@ -67,6 +68,8 @@ class Hurt:
     """Partition and offset of records that kill whoever handles them."""
     partitions: frozenset[int] = frozenset()
     """Those of whose logs something was taken."""
+    again: Sequence[Repeat] = ()
+    """What was handled again since, as complaints may have to know."""
 
 
 def _no_complaint(group: Group, hurt: Hurt) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
+from tests.chaos.calls import Repeat
 from tests.chaos.faults import Hurt
 from tests.chaos.group import PARTITIONS, Group, kill, last_for, now
 from tests.kafka import Broker, KafkaCluster
@@ -176,14 +177,29 @@ def unclean_election(group: Group) -> Hurt:
 
 def unclean_complaints(group: Group, hurt: Hurt) -> Iterator[str]:
     """Of the group that is whole again."""
-    cut = group.cuts[-1]
+    cut, before = group.cuts[-1], len(group.cuts) - 1
     left = cut.left or {}
+    anew = taken_up_anew(hurt.again, before, left)
+    told = {(each.partition, each.target) for each in said(group)}
     for number in sorted(hurt.partitions):
-        position = group.audit.ended(number, len(group.cuts) - 1).end
+        position = group.audit.ended(number, before).end
         if left[number] >= min(position, cut.ends[number]):
             yield f"partition {number}: nobody had handled what the new leader lacks: this was no fault"
-        elif not any(each.partition == number and each.target == left[number] for each in said(group)):
+        elif number not in anew and (number, left[number]) not in told:
             yield f"partition {number}: no member said that it goes on at {left[number]}, where the logs part"
+
+
+def taken_up_anew(again: Iterable[Repeat], load: int, left: Mapping[int, int]) -> set[int]:
+    """Partitions in which a process began again what another one had begun, before the place where the logs part: it
+    took them up where they were committed, and met no gap. So does the successor of a worker whose producer the brokers
+    took no more, as nothing of an aborted transaction is committed."""
+    return {
+        each.again.partition
+        for each in again
+        if each.again.load == load
+        and each.again.pid != each.before.pid
+        and each.again.offset < left.get(each.again.partition, 0)
+    }
 
 
 def _epoch_start(broker: Broker, partition: str) -> int:

@@ -209,7 +209,8 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
         # What happens until the next fault is this one's, but for pauses.
         later = _read(group)
         outcome = judged(step, fault, found + replace(later, waits={}), bounds)
-        more = [f"{name}: {complaint}" for complaint in fault.complaints(group, hurt)]
+        known = replace(hurt, again=found.repeats + later.repeats)
+        more = [f"{name}: {complaint}" for complaint in fault.complaints(group, known)]
         _note(tally, replace(outcome, broken=(*outcome.broken, *more)), fault.repeats.value, found, later)
         _count(tally, name, len(group.members.started) - members)
         if fault.repeats is Repeats.UNCOMMITTED:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak.cut_logs import _SAID, Said, is_poison, unsaid
+from tests.chaos.calls import Call, Repeat
+from tests.soak.cut_logs import _SAID, Said, is_poison, taken_up_anew, unsaid
 
 GAP = (3, range(100, 250))
 
@@ -46,3 +47,26 @@ def test_a_gap_of_nothing_but_poison_is_one_that_letters_tell_of() -> None:
     assert is_poison(3, range(100, 102), poison)
     assert not is_poison(3, range(100, 103), poison), "offset 102 is another partition's poison"
     assert not is_poison(3, range(100, 250), poison)
+
+
+def repeat(partition: int = 0, offset: int = 90, pid: int = 2, load: int = 1) -> Repeat:
+    call = Call(0, partition, offset, 1, "member-1", 1, load)
+    return Repeat(call, call._replace(pid=pid))
+
+
+def test_whoever_takes_a_partition_up_where_it_was_committed_before_the_logs_part_has_nothing_to_say() -> None:
+    assert taken_up_anew([repeat()], 1, {0: 100}) == {0}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        repeat(pid=1),
+        repeat(load=0),
+        repeat(offset=100),
+        repeat(partition=3),
+    ],
+)
+def test_whoever_goes_on_behind_that_place_has(again: Repeat) -> None:
+    """The same process, records of another load, one that is behind, another partition."""
+    assert taken_up_anew([again], 1, {0: 100}) == set()
