@@ -46,20 +46,20 @@ class Tasks:
     """Tries, not tasks: each of these is made again, up to four times."""
     offsets: int = 0
     """Handled of the ranges underway, as far as the driver has heard."""
-    tries: Sequence[tuple[int, str]] = ()
-    """Tries that failed: their numbers in Spark, and why. Those that nobody was told of, not all at a time."""
+    tries: Sequence[str] = ()
+    """Why tries failed of which nobody was told yet; not of all at a time."""
 
 
 _MOST_TRIES = 20
 """Failed tries of a stage that are told at a time."""
 
 
-def tasks_of(spark: SparkSession, told: dict[int, set[int]] | None = None) -> Tasks:
+def tasks_of(spark: SparkSession, told: dict[int, set[int]]) -> Tasks:
     """Spark's tasks underway. Asks the JVM. Raises what py4j does when that goes.
 
-    `told`: failed tries that the caller was told of, by their stage; those that are told now are added.
+    `told`: Spark's numbers of the failed tries that the caller was told of, by their stage; those that are told now are
+    added.
     """
-    told = {} if told is None else told
     tracker = spark.sparkContext.statusTracker()
     stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
     return Tasks(
@@ -71,8 +71,8 @@ def tasks_of(spark: SparkSession, told: dict[int, set[int]] | None = None) -> Ta
     )
 
 
-def _failed(spark: SparkSession, stage: SparkStageInfo, told: set[int]) -> Iterator[tuple[int, str]]:
-    """The stage's tries that have failed and were not told: each with its number, and a line about it."""
+def _failed(spark: SparkSession, stage: SparkStageInfo, told: set[int]) -> Iterator[str]:
+    """A line about each of the stage's tries that has failed and was not told."""
     if stage.numFailedTasks <= len(told):
         return
     java: Any = spark.sparkContext._jvm
@@ -89,7 +89,7 @@ def _failed(spark: SparkSession, stage: SparkStageInfo, told: set[int]) -> Itera
             continue
         told.add(number)
         why = said_by_task(each.errorMessage().get()) if each.errorMessage().isDefined() else "without a reason"
-        yield number, f"try {each.attempt() + 1} of a task failed, executor {each.executorId()}: {why}"
+        yield f"try {each.attempt() + 1} of a task failed, executor {each.executorId()}: {why}"
 
 
 _OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
@@ -165,8 +165,6 @@ class Bar:
         self._whole = total(state.ranges)
         self._counted_at = time.monotonic()
         self._silent_until = self._counted_at + _SELDOM
-        self._tries: set[int] = set()
-        """Failed tries that were told."""
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             columns = (
@@ -189,10 +187,8 @@ class Bar:
 
     def underway(self, tasks: Tasks) -> None:
         """Show what is underway. Caller: the thread that watches it."""
-        for number, why in tasks.tries:
-            if number not in self._tries:
-                self._tries.add(number)
-                self._say(f"warning: {why}")
+        for why in tasks.tries:
+            self._say(f"warning: {why}")
         if not tasks.all:
             return
         told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")

@@ -198,7 +198,7 @@ def _watched(job: Job, exposed: Exposed, say: Say) -> AbstractContextManager[Non
 
     def show(tasks: Tasks) -> None:
         exposed.underway(tasks)
-        for _, why in tasks.tries:
+        for why in tasks.tries:
             say(f"warning: {why}")
 
     return watched(job.tasks, show)

@@ -118,12 +118,13 @@ def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path)
     spark = open_session(loaded(tmp_path, LEAST + toml({"pipeline": {"spark": QUICK_START}})), MASTER, "tries")
     said: list[str] = []
     bar = Bar(RunState(()), said.append)
+    told: dict[int, set[int]] = {}
     rows: list[Any] = []
     frame = spark.range(0, 1, 1, 1).mapInArrow(fail_once, "id bigint")
     round_underway = Thread(target=lambda: rows.extend(collected(frame)))
 
     def is_told() -> bool:
-        bar.underway(tasks_of(spark))
+        bar.underway(tasks_of(spark, told))
         return any("a reason" in line for line in said)
 
     try:
