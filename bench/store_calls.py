@@ -52,9 +52,9 @@ def page(found: Sequence[Counted], partitions: int, rounds: int) -> str:
     """The section."""
     text = (
         f"`make bench-store-calls`: what a job asks of S3, played by moto, for {partitions} partitions and {rounds} "
-        f"ranges of each, by kind. LIST is a GET of names. *The rest* is the job's beginning and its end: the store is "
-        f"tried from the driver and from executors, and names are listed. A range of a backfill in which no record "
-        f"failed has no file; one with failures is one PUT. No figure is a time."
+        f"ranges of each, by kind. LIST is a GET of names. A POST removes an old manifest. *The rest* is the job's "
+        f"beginning and its end: the store is tried from the driver and from executors, and names are listed. A "
+        f"range of a backfill in which no record failed has no file; one with failures is one PUT. No figure is a time."
     )
     rows = ["| job | for | " + " | ".join(KINDS) + " |", "|---|---|" + "--:|" * len(KINDS)]
     for job in found:

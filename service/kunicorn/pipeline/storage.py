@@ -147,6 +147,9 @@ class Directory:
 
     def delete(self, name: str) -> None:
         """Remove the file, if it is there. Raises `ConfigError`."""
+        if self.is_store:
+            _remove(self.url, name)
+            return
         system, path = self._opened()
         with _told(self.url), contextlib.suppress(FileNotFoundError):
             system.delete_file(f"{path}/{name}")
@@ -325,6 +328,15 @@ def _refused(url: str) -> Iterator[None]:
             f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see {_NAMED_BY}, and docs/pipeline.md for "
             f"where rights are found"
         ) from error
+
+
+def _remove(url: str, name: str) -> None:
+    """Remove an object, if it is there. By obstore: Arrow puts an empty object in the place of the directory that the
+    last file was in, for good, and asks for it before."""
+    from obstore import delete
+
+    with _refused(url), contextlib.suppress(FileNotFoundError):
+        delete(_store(url), name)
 
 
 _put_once: set[str] = set()

@@ -16,7 +16,8 @@ from tests.system.pipeline.killing import START_SECONDS
 _LINE = re.compile(r'"(?:\x1b\[\d+m)*(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP')
 """The server colours what is not a plain 200."""
 KINDS = ("PUT", "GET", "LIST", "HEAD", "POST", "DELETE")
-"""LIST is a GET of names. POST begins and ends a file that is put in parts."""
+"""LIST is a GET of names. POST begins and ends a file that is put in parts, or removes files. These it names in its
+body: they are taken for old manifests, which all but one are."""
 TASK, ROUND, RUN = "task", "round", "run"
 """What a request is about: a range's files, the manifest that makes them count, or neither."""
 
@@ -57,6 +58,8 @@ class StoreLog:
 def _request(method: str, target: str) -> Request:
     parts = urlsplit(target)
     query = parse_qs(parts.query, keep_blank_values=True)
+    if method == "POST" and "delete" in query:
+        return Request(ROUND, method)
     listed = method == "GET" and ("list-type" in query or "prefix" in query)
     path = f"{parts.path}/{query.get('prefix', [''])[0]}" if listed else unquote(parts.path)
     return Request(_about(path), "LIST" if listed else method)

@@ -141,9 +141,14 @@ def test_a_file_costs_a_store_no_directories_and_no_new_connection(
     assert sorted(each.path for each in there if each.type == fs.FileType.File) == [
         f"runs/frugal/orders/0/{number}.parquet" for number in range(3)
     ]
-    listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix=frugal/", timeout=60)
-    keys = re.findall(r"<Key>([^<]+)</Key>", listed.read().decode())
-    assert keys == [f"frugal/orders/0/{number}.parquet" for number in range(3)], "no empty objects beside them"
+    named = [f"frugal/orders/0/{number}.parquet" for number in range(3)]
+    assert _keys("frugal/") == named, "no empty objects beside them"
+
+
+def _keys(prefix: str) -> list[str]:
+    """Of all objects that begin so."""
+    listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix={prefix}", timeout=60)
+    return re.findall(r"<Key>([^<]+)</Key>", listed.read().decode())
 
 
 def _asked(log: Path) -> list[str]:
@@ -188,3 +193,13 @@ def test_of_a_large_file_that_was_not_finished_nothing_is_left(bucket: str) -> N
         return b"broken/large" not in urllib.request.urlopen(uploads, timeout=60).read()
 
     wait_until(gone, "the upload to be given up", every=0.2)
+
+
+def test_a_file_that_is_removed_leaves_nothing_behind_and_costs_one_request(bucket: str, log: Path) -> None:
+    place = Directory(f"{bucket}/removed")
+    place.write("orders/0/a.parquet", b"x")
+    before = len(_asked(log))
+    for _ in range(2):
+        place.delete("orders/0/a.parquet")
+    assert {*_asked(log)[before:]} == {"POST /runs?delete"}
+    assert _keys("removed/") == []
