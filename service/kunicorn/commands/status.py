@@ -139,7 +139,7 @@ def say_status(
     be restarting when a later look is: standard error is told of it once, and it is asked again.
     """
     before: Told | None = None
-    answered, missed = False, False
+    answered = False
     while True:
         began = time.monotonic()
         try:
@@ -147,14 +147,14 @@ def say_status(
         except ConfigError as error:
             if not answered:
                 raise
-            if not missed:
+            if before is not None:
                 print(f"kunicorn: {error}. It is asked again", file=sys.stderr)
-            before, missed = None, True
+            before = None
         else:
             if every is not None and not as_json and sys.stdout.isatty():
                 say(_CLEAR)
             tell(ServiceStatus(now, before), say, as_json=as_json, in_one_line=every is not None)
-            before, answered, missed = now, True, False
+            before, answered = now, True
         if every is None:
             return
         time.sleep(max(0.0, began + every - time.monotonic()))

@@ -492,14 +492,15 @@ async def test_connecting_ends_with_the_callers_time_out(two: FakeBroker, cluste
         await cluster.connection(2, "control", timeout=0.05)
 
 
-def holding_back(broker: FakeBroker) -> tuple[asyncio.Event, asyncio.Event]:
-    """The broker answers no ApiVersions before the second event is set, and sets the first when it is asked."""
+def holding_back(broker: FakeBroker, reply: Reply = None) -> tuple[asyncio.Event, asyncio.Event]:
+    """The broker answers no ApiVersions before the second event is set, then as it should or with `reply`, and sets the
+    first when it is asked."""
     asked, release = asyncio.Event(), asyncio.Event()
 
     async def hold(request: Asked) -> Reply:
         asked.set()
         await release.wait()
-        return broker.api_versions(request)
+        return reply or broker.api_versions(request)
 
     broker.script[Api.API_VERSIONS] = hold
     return asked, release
@@ -533,13 +534,7 @@ async def test_who_asks_again_after_its_time_is_over_goes_on_with_the_handshake_
 async def test_a_handshake_that_ends_badly_when_nobody_waits_for_it_any_more_is_no_exception_of_nobodys(
     two: FakeBroker, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    release = asyncio.Event()
-
-    async def hold(_: Asked) -> Reply:
-        await release.wait()
-        return HangUp
-
-    two.script[Api.API_VERSIONS] = hold
+    _, release = holding_back(two, HangUp)
     with pytest.raises(RequestTimedOut):
         await cluster.connection(2, "control", timeout=0.05)
     underway = [each for each in asyncio.all_tasks() if "Cluster._open" in repr(each)]

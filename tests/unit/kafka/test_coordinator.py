@@ -250,15 +250,16 @@ async def test_a_member_is_answered_although_each_handshake_takes_longer_than_a_
     async with FakeBroker(7) as broker:
 
         async def slowly(asked: Asked) -> Reply:
-            await asyncio.sleep(handshake if asked.api is Api.API_VERSIONS else 0.1)
-            return broker.api_versions(asked) if asked.api is Api.API_VERSIONS else names(asked, broker)
+            await asyncio.sleep(handshake)
+            return broker.api_versions(asked)
 
         async def answer(asked: Asked) -> Reply:
             await asyncio.sleep(0.1)
             return blank_response(asked.api, asked.version)
 
         broker.lead([broker], {})
-        broker.script |= {Api.FIND_COORDINATOR: slowly, Api.API_VERSIONS: slowly, Api.HEARTBEAT: answer}
+        broker.script |= {Api.API_VERSIONS: slowly, Api.HEARTBEAT: answer}
+        broker.script[Api.FIND_COORDINATOR] = lambda asked: names(asked, broker)
         cluster = cluster_of(broker, connect_timeout=5.0)
         coordinator = Coordinator(cluster, "g")
         async with asyncio.timeout(20):
